@@ -33,7 +33,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     sample: int  # 0 ≤ sample < G
     prompt_ids: tuple[int, ...]
     seed: int  # 63-bit key of this completion's own random numbers
-    interrupt_at: int | None = None  # thinking tokens after which the phrase is forced; None = never
+    interrupt_at: int | None = (
+        None  # thinking tokens after which the phrase is forced; None = never
+    )
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,16 +120,24 @@ ToGenerator = Submit | WeightsReady | Evaluate | Shutdown
 # Generator process: what it says.
 
 
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a generator stands, all read at one moment; rollouts only, evaluation apart."""
+
+    tokens_generated: int = 0  # since the process started, forced and unfinished ones included
+    tokens_in_flight: int = 0  # of these, in completions not yet finished
+    prompt_tokens: int = 0  # run through the model to fill the KV cache, since the start
+    busy_s: float = 0.0  # since the process started
+    idle_s: float = 0.0
+    evaluation_s: float = 0.0
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Finished completions with the counters that close the ledger, taken at the same moment."""
+    """Finished completions with the counters that close the ledger, taken at the same moment.
+    Sent without completions as a sign of life."""
 
     completions: tuple[Completion, ...]
     version: int  # weights in use
-    tokens_generated: int  # since the process started, forced and unfinished ones included
-    tokens_in_flight: int  # of these, in completions not yet finished
-    busy_s: float  # since the process started; evaluation excluded
-    idle_s: float
-    evaluation_s: float
+    counters: Counters
 
 
 class WeightsLoaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -144,6 +154,7 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int
     completions: tuple[Completion, ...]
     seconds: float
+    counters: Counters  # as they stood when the evaluation began
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
