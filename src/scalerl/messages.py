@@ -1,8 +1,8 @@
 """What travels between the parts: one frozen message per hop.
 
-    prompts ─Request→ generator ─Completion→ rewards ─Group→ buffer ─Group×P→ algorithm ─Batch→ trainer
-                 ↑                                                                      │
-                 └────────────────────────────WeightsReady──────────────────────────────┘
+    prompts ─Request→ generator ─Completion→ rewards ─Group→ buffer ─Group×P→ trainer
+                          ↑                                                      │
+                          └─────────────────────WeightsReady─────────────────────┘
 
 Messages are msgspec structs: they cross process boundaries and enter checkpoints as MessagePack,
 validated when they are decoded, never as pickle. Shapes: ``T`` tokens of one completion, ``G``

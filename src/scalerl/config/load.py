@@ -2,8 +2,8 @@
 
     defaults < recipe < files, in order < --section.key VALUE
 
-A layer that changes the `type` of an axis drops what lower layers set for the old type, so that each
-form starts from its own defaults.
+A layer that changes the `type` of an axis drops what lower layers set for the old type, so that
+each form starts from its own defaults.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _hint(path: str, tree: Mapping[str, Any]) -> str:
 
 
 def _dotted(loc: Sequence[Any], tree: Mapping[str, Any]) -> str:
-    """The key the user wrote: pydantic adds the chosen form of a union to the path; leave it out."""
+    """The key the user wrote: pydantic adds the chosen form of a union to it; leave that out."""
     parts: list[str] = []
     node: Any = tree
     for item in loc:

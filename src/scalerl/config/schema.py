@@ -1,8 +1,8 @@
 """Every setting of a run, typed and frozen. Importable without torch.
 
-The defaults are the laptop experiment with the ScaleRL recipe. Axes that take one of several forms
-(`loss`, `length`, `regime`, `curriculum`) are unions told apart by `type`, each form with defaults of
-its own. A knob is here because a study turns it.
+The defaults are the laptop experiment with the ScaleRL recipe. Axes that take one of several
+forms (`loss`, `length`, `regime`, `curriculum`) are unions told apart by `type`, each form with
+defaults of its own. A knob is here because a study turns it.
 """
 
 from __future__ import annotations
