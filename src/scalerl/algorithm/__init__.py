@@ -1,0 +1,1 @@
+"""The design space as pure functions: losses, advantages, weights, the effective batch."""
