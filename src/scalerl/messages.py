@@ -125,7 +125,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens_generated: int = 0  # since the process started, forced and unfinished ones included
     tokens_in_flight: int = 0  # of these, in completions not yet finished
-    prompt_tokens: int = 0  # run through the model to fill the KV cache, since the start
     busy_s: float = 0.0  # since the process started
     idle_s: float = 0.0
     evaluation_s: float = 0.0

@@ -64,6 +64,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...]
     logp_gen: tuple[float, ...]  # as recorded (nats); 0 where it was unusable, and masked there
     mask: tuple[int, ...]  # 1 trained on; at least one is
+    segments: tuple[tuple[int, int], ...]  # (first token index, version that sampled from there)
     advantage: float  # normalised
     weight: float  # of each trained token in the loss of the whole step
 
@@ -339,6 +340,7 @@ def _row(group: Group, kept: _Kept) -> Row:
         token_ids=completion.token_ids,
         logp_gen=logp_gen,
         mask=tuple(int(m) for m in kept.mask_T),
+        segments=completion.segments,
         advantage=kept.advantage,
         weight=kept.weight,
     )

@@ -11,11 +11,11 @@ The bound as arithmetic. At version v, for every m ≥ 0:
 (★) says that training P groups a step, earliest deadline first, meets every deadline. It holds at
 the start (nothing is untrained), and
 
-- *admission* keeps it: a new group's deadline is v+k, so only the line m = k can break, and that one
-  says: all untrained groups number at most (k+1)·P. That is the capacity;
-- *a step* keeps it by choice: the P finished groups with the earliest deadlines are taken, which may
-  skip unfinished older ones, but only if (★) holds for version v+1 afterwards. Otherwise the step
-  waits for the oldest work, and nothing is ever thrown away for being stale.
+- *admission* keeps it: a new group's deadline is v+k, so only the line m = k can break, and that
+  one says: all untrained groups number at most (k+1)·P. That is the capacity;
+- *a step* keeps it by choice: the P finished groups with the earliest deadlines are taken, which
+  may skip unfinished older ones, but only if (★) holds for version v+1 afterwards. Otherwise the
+  step waits for the oldest work, and nothing is ever thrown away for being stale.
 
 k = 0 makes capacity P and lets no step skip anything: synchronous training. The alternating regime
 (`ppo_off_policy`) admits k·P groups at once when nothing is untrained, waits for all of them, and
@@ -33,12 +33,11 @@ from scalerl.messages import Group
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """The three regimes as three numbers. `k`: greatest staleness, in versions. `capacity`: greatest
-    number of untrained groups. `phase`: optimiser steps between publications (1: after each)."""
+    """The three regimes as three numbers."""
 
-    k: int
-    capacity: int
-    phase: int
+    k: int  # greatest staleness of a trained token, in versions
+    capacity: int  # greatest number of untrained groups
+    phase: int  # optimiser steps between publications of weights; 1: after each
 
     @property
     def alternating(self) -> bool:
@@ -65,7 +64,7 @@ class StalenessError(AssertionError):
 
 
 class Buffer:
-    """Untrained groups: pending (admitted, not finished) and finished. No clock, no model, no I/O."""
+    """Untrained groups: pending (admitted, not finished) and finished. No clock, model or I/O."""
 
     def __init__(self, regime: Regime, groups: int) -> None:
         if groups < 1:
