@@ -1,0 +1,207 @@
+"""Attention over slots: the ragged batch of one engine step inside a HF model's own forward.
+
+A step is one row of N tokens: first the next token of each of the n active slots, then the bodies
+of new prompts, one after another. The model does everything per token itself; here, in the function
+that transformers calls in place of its attention, the row comes apart:
+
+    keys, values of prompt bodies → cache      (each distinct prompt once)
+    copied to the slots with the same prompt
+    keys, values of the n next tokens → cache
+    n queries     × cache[:n, :, :longest]     (batched matmul, later positions masked)
+    body queries  × their own prompt           (causal)
+
+Shapes: ``N`` tokens of the step, ``n`` active slots, ``H`` query heads, ``K`` key/value heads,
+``L`` cache positions of a slot, ``h`` head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface
+
+NAME = "scalerl_slots"
+
+
+class KVCache:
+    """Keys and values of every layer, ``[slots, K, L, h]``, allocated when a layer first writes."""
+
+    def __init__(self, slots: int, length: int) -> None:
+        self.slots, self.length = slots, length
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Layer ``index``, shaped for key and value of ``[1, K, N, h]``."""
+        if index not in self.layers:
+            # Zeros: a masked position adds 0 · value, which must not be 0 · NaN.
+            k, v = (
+                x.new_zeros(self.slots, x.shape[1], self.length, x.shape[3]) for x in (key, value)
+            )
+            self.layers[index] = k, v
+        return self.layers[index]
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy whole slots."""
+        for k, v in self.layers.values():
+            k[targets], v[targets] = k[sources], v[sources]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Prompt bodies of equal length, adjacent in the row of tokens."""
+
+    slots: Tensor  # [c] where their keys and values go
+    length: int  # tokens of each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """Slots whose prompt body another slot holds already, or writes in this very step."""
+
+    sources: Tensor  # [m] slots
+    targets: Tensor  # [m] slots
+    length: int  # positions to copy; what is copied beyond a slot's own body is never attended
+
+
+@dataclass(slots=True, kw_only=True)
+class StepLayout:
+    """What the attention function has to know of one step. Passed through the model's forward."""
+
+    cache: KVCache
+    positions: Tensor  # [n] position of the next token of each active slot
+    longest: int  # the largest of these, plus one; 0 with no active slot
+    chunks: tuple[Chunk, ...] = ()
+    copies: Copies | None = None
+    _biases: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
+    _rows: dict[int, Tensor] = field(default_factory=dict)
+
+    def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """``[n, 1, longest]``: 0 where a slot's next token may look, −inf elsewhere."""
+        if (window, dtype) not in self._biases:
+            columns = torch.arange(self.longest, device=self.positions.device)
+            hidden = columns > self.positions[:, None]
+            if window is not None:
+                hidden |= columns <= self.positions[:, None] - window
+            bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+            self._biases[window, dtype] = bias.masked_fill_(hidden, -torch.inf)[:, None]
+        return self._biases[window, dtype]
+
+    def rows(self, kv_heads: int) -> Tensor:
+        """``[n · K]``: where the next tokens' keys go in a layer seen as ``[slots · K · L, h]``."""
+        if kv_heads not in self._rows:
+            n = len(self.positions)
+            heads = torch.arange(n * kv_heads, device=self.positions.device) * self.cache.length
+            self._rows[kv_heads] = heads + self.positions.repeat_interleave(kv_heads)
+        return self._rows[kv_heads]
+
+
+def register() -> None:
+    """Make the function known to transformers, which builds no mask for a name without a rule."""
+    AttentionInterface.register(NAME, slot_attention)
+
+
+def slot_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    slot_layout: StepLayout,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Write this step's keys and values to the cache and attend, as drawn at the top of the file.
+
+    Args:
+        query: ``[1, H, N, h]``; key, value: ``[1, K, N, h]``; rotary positions are applied already.
+
+    Returns:
+        ``[1, N, H, h]``, and no attention weights.
+    """
+    if s_aux is not None:
+        raise NotImplementedError("attention sinks are not supported by the slot engine")
+    n = len(slot_layout.positions)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    k, v = slot_layout.cache.layer(module.layer_idx, key, value)  # type: ignore[arg-type]
+    parts = []
+    start = n
+    for chunk in slot_layout.chunks:
+        end = start + len(chunk.slots) * chunk.length
+        q_c, k_c, v_c = (_sequences(x[0, :, start:end], chunk.length) for x in (query, key, value))
+        k[chunk.slots, :, : chunk.length], v[chunk.slots, :, : chunk.length] = k_c, v_c
+        parts.append(_causal(q_c, k_c, v_c, scale, sliding_window, softcap))
+        start = end
+    if (copies := slot_layout.copies) is not None:
+        k[copies.targets, :, : copies.length] = k[copies.sources, :, : copies.length]
+        v[copies.targets, :, : copies.length] = v[copies.sources, :, : copies.length]
+    if n:
+        rows = slot_layout.rows(key.shape[1])
+        for x, cached in ((key, k), (value, v)):
+            flat = x[0, :, :n].transpose(0, 1).reshape(-1, x.shape[-1])
+            cached.view(-1, x.shape[-1]).index_copy_(0, rows, flat)
+        parts.insert(0, _decode(query[0, :, :n], k, v, slot_layout, scale, sliding_window, softcap))
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
+
+
+def _decode(
+    query: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: StepLayout,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
+    """One query a slot over the slot's cache: ``[H, n, h]`` → ``[n, H, h]``.
+
+    Plain batched matmuls: with one query a row attention is KV traffic, and on the CPU these beat
+    masked SDPA; the queries that share a KV head are the rows of one product.
+    """
+    n, heads, kv_heads = query.shape[1], query.shape[0], k.shape[1]
+    q = query.transpose(0, 1).reshape(n * kv_heads, heads // kv_heads, -1)
+    k_n, v_n = (x[:n, :, : layout.longest].flatten(0, 1) for x in (k, v))
+    bias = layout.bias(window, q.dtype)
+    if kv_heads > 1:
+        bias = bias.repeat_interleave(kv_heads, dim=0)
+    if softcap is None:
+        scores = torch.baddbmm(bias, q, k_n.transpose(1, 2), alpha=scale)
+    else:
+        scores = torch.bmm(q, k_n.transpose(1, 2)) * scale
+        scores = softcap * torch.tanh(scores / softcap) + bias
+    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+    return torch.bmm(weights, v_n).view(n, heads, -1)
+
+
+def _causal(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None
+) -> Tensor:
+    """Prompt bodies over themselves: ``[c, H, t, h]`` → ``[c · t, H, h]``."""
+    length, grouped = q.shape[2], q.shape[1] != k.shape[1]
+    if softcap is None and (window is None or window >= length):
+        out = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scale, enable_gqa=grouped
+        )
+    else:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        scores = q @ k.transpose(2, 3) * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        columns = torch.arange(length, device=q.device)
+        hidden = columns > columns[:, None]
+        if window is not None:
+            hidden |= columns <= columns[:, None] - window
+        scores = scores.masked_fill(hidden, -torch.inf)
+        out = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v
+    return out.transpose(1, 2).flatten(0, 1)
+
+
+def _sequences(x: Tensor, length: int) -> Tensor:
+    """``[heads, c · t, h]`` → ``[c, heads, t, h]``."""
+    return x.unflatten(1, (-1, length)).transpose(0, 1)

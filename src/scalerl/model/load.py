@@ -1,0 +1,119 @@
+"""Checkpoint folders: HF layout, safetensors only, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
+
+from scalerl.errors import InputError
+
+Dtype = Literal["float32", "bfloat16"]
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+
+
+def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
+    """The causal LM of a checkpoint folder, in evaluation mode, on the CPU.
+
+    No code from the folder runs: weights are read from safetensors only, and remote code is off.
+
+    Raises:
+        InputError: no such folder, no safetensors in it, or files that cannot be read.
+    """
+    _check_folder(path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        with _no_progress_bar():
+            model = AutoModelForCausalLM.from_pretrained(
+                path,
+                config=config,
+                dtype=_DTYPES[dtype],
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            )
+    except (OSError, ValueError, SafetensorError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not a readable model checkpoint: {error}") from error
+    return model.eval()
+
+
+def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint folder. Raises InputError where it cannot be read."""
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: no readable tokenizer: {error}") from error
+
+
+def save_model(
+    model: PreTrainedModel, path: Path, tokenizer: PreTrainedTokenizerBase | None = None
+) -> None:
+    """Write a checkpoint folder (safetensors, config, tokenizer), replacing what is there.
+
+    Everything is written to a folder beside it and renamed, so an interruption at any moment leaves
+    the old folder, the new one, or none, never half of one.
+    """
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        with _no_progress_bar():
+            model.save_pretrained(aside)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(aside)
+        for file in aside.iterdir():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
+        if path.exists():
+            path.rename(old)
+        aside.rename(path)
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        for left in (aside, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_folder(path: Path) -> None:
+    if not path.is_dir():
+        raise InputError(f"{path}: no such model folder")
+    if not (path / "config.json").is_file():
+        raise InputError(f"{path}: no config.json, so this is not a model checkpoint")
+    if any(path.glob("*.safetensors")):
+        return
+    pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
+    if pickles:
+        raise InputError(
+            f"{path}: weights only as pickle ({', '.join(pickles)}), which can run code when they "
+            "are opened; convert them to safetensors first"
+        )
+    raise InputError(f"{path}: no *.safetensors weights")
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Transformers' own bars would tear the one display that a run draws."""
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
