@@ -121,6 +121,8 @@ def make_chain_prompts(
 ) -> tuple[list[Prompt], list[Prompt]]:
     """Training and held-out prompts, all different, numbers of operations uniform in the range.
 
+    The held-out ones are drawn first: they do not depend on how many training prompts there are.
+
     A length with few different chains (one operation: 300) runs out; further draws are then of the
     other lengths.
 
@@ -145,7 +147,6 @@ def make_chain_prompts(
         chain = random_chain(rng, operations)
         chains.setdefault(chain.text, chain)
     prompts = [chain_prompt(chain, encode) for chain in chains.values()]
-    rng.shuffle(prompts)
     training, validation = prompts[heldout:], prompts[:heldout]
     check_disjoint(training, validation)
     return training, validation
