@@ -37,7 +37,9 @@ def centred(reward_G: Sequence[float] | FloatArray) -> FloatArray:
     rewards = _rewards(reward_G)
     if not has_spread(rewards):
         return np.zeros_like(rewards)
-    return rewards - rewards.mean()
+    # From the least reward first: exact for rewards a rounding apart, whose mean is not.
+    above_G = rewards - rewards.min()
+    return above_G - above_G.mean()
 
 
 def advantages(
