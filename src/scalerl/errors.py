@@ -2,7 +2,7 @@
 
 
 class InputError(Exception):
-    """The user's input is wrong. The message names the file, line or key, and what to do. Exit 2."""
+    """The user's input is wrong. The message names file, line or key, and what to do. Exit 2."""
 
 
 class RunError(Exception):

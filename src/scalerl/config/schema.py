@@ -19,52 +19,57 @@ class Section(BaseModel):
 class TinyModel(Section):
     """The embedded model, used when `model.path` is empty: a Llama of about 10^5 parameters."""
 
-    hidden: PositiveInt = Field(64, description="width of the residual stream")
-    layers: PositiveInt = Field(2, description="transformer blocks")
-    heads: PositiveInt = Field(4, description="query heads; one key-value head")
-    feed_forward: PositiveInt = Field(192, description="width of the SwiGLU layer")
+    hidden: PositiveInt = Field(default=64, description="width of the residual stream")
+    layers: PositiveInt = Field(default=2, description="transformer blocks")
+    heads: PositiveInt = Field(default=4, description="query heads; one key-value head")
+    feed_forward: PositiveInt = Field(default=192, description="width of the SwiGLU layer")
 
 
 class Model(Section):
-    path: str = Field("", description="HF folder or hub name; empty: the embedded model")
+    path: str = Field(default="", description="HF folder or hub name; empty: the embedded model")
     tiny: TinyModel = TinyModel()
     weights: Literal["float32", "bfloat16"] = Field(
-        "float32", description="weights the forward pass uses, on both sides"
+        default="float32", description="weights the forward pass uses, on both sides"
     )
     fp32_head: bool = Field(
-        True, description="LM-head product and log-softmax in FP32, on both sides (paper 3.2)"
+        default=True,
+        description="LM-head product and log-softmax in FP32, on both sides (paper 3.2)",
     )
 
 
 class Data(Section):
-    task: Literal["chain"] = Field("chain", description="source of prompts")
-    train_prompts: PositiveInt = Field(2000, description="prompts of one epoch")
-    validation_prompts: PositiveInt = Field(256, description="held-out prompts, none in training")
-    seed: int = Field(0, ge=0, description="seed of the prompts, apart from the run's own")
-    max_operations: int = Field(6, ge=1, le=12, description="operations of the longest chain")
+    task: Literal["chain"] = Field(default="chain", description="source of prompts")
+    train_prompts: PositiveInt = Field(default=2000, description="prompts of one epoch")
+    validation_prompts: PositiveInt = Field(
+        default=256, description="held-out prompts, none in training"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the prompts, apart from the run's own")
+    max_operations: int = Field(
+        default=6, ge=1, le=12, description="operations of the longest chain"
+    )
 
 
 class Supervised(Section):
     """The supervised stage that makes the start model when `model.path` is empty."""
 
-    steps: PositiveInt = Field(1600, description="optimiser steps")
-    rows: PositiveInt = Field(32, description="traces a step")
-    lr: float = Field(4e-3, gt=0, description="peak learning rate, decayed linearly to 0")
-    warmup_steps: int = Field(40, ge=0)
-    seed: int = Field(0, ge=0, description="seed of weights, teacher and order of traces")
+    steps: PositiveInt = Field(default=1600, description="optimiser steps")
+    rows: PositiveInt = Field(default=32, description="traces a step")
+    lr: float = Field(default=4e-3, gt=0, description="peak learning rate, decayed linearly to 0")
+    warmup_steps: int = Field(default=40, ge=0)
+    seed: int = Field(default=0, ge=0, description="seed of weights, teacher and order of traces")
 
 
 class Batch(Section):
-    prompts: PositiveInt = Field(32, description="prompts (groups) an optimiser step, P")
-    completions: int = Field(16, ge=2, description="completions a prompt, G; at least 2")
+    prompts: PositiveInt = Field(default=32, description="prompts (groups) an optimiser step, P")
+    completions: int = Field(default=16, ge=2, description="completions a prompt, G; at least 2")
     oversample: float = Field(
-        1.0,
+        default=1.0,
         ge=1.0,
         description="draw this many times `prompts` a step, to make up for zero-variance groups "
         "(the paper's 1280 against 768 completions is 1.667)",
     )
     rows_per_pass: PositiveInt = Field(
-        64, description="completions a forward-backward pass; does not change the gradient"
+        default=64, description="completions a forward-backward pass; does not change the gradient"
     )
 
     @property
@@ -74,13 +79,20 @@ class Batch(Section):
 
 
 class Sampling(Section):
-    temperature: float = Field(1.0, gt=0, description="log-probs on both sides follow it")
-    top_p: float = Field(1.0, description="must be 1: truncated sampling biases every ratio")
-    top_k: int = Field(0, description="must be 0 (off): truncated sampling biases every ratio")
-    max_new_tokens: PositiveInt = Field(48, description="hard limit of a completion, in tokens")
-    slots: PositiveInt = Field(256, description="completions a generator samples at a time")
+    temperature: float = Field(default=1.0, gt=0, description="log-probs on both sides follow it")
+    top_p: float = Field(
+        default=1.0, description="must be 1: truncated sampling biases every ratio"
+    )
+    top_k: int = Field(
+        default=0, description="must be 0 (off): truncated sampling biases every ratio"
+    )
+    max_new_tokens: PositiveInt = Field(
+        default=48, description="hard limit of a completion, in tokens"
+    )
+    slots: PositiveInt = Field(default=256, description="completions a generator samples at a time")
     recompute_kv: bool = Field(
-        False, description="recompute the KV cache of completions in flight when weights change"
+        default=False,
+        description="recompute the KV cache of completions in flight when weights change",
     )
 
     @model_validator(mode="after")
@@ -97,10 +109,12 @@ class Interruption(Section):
     """Force the end of thinking at a budget drawn uniformly for each completion (paper A.10)."""
 
     type: Literal["interruption"] = "interruption"
-    low: PositiveInt = Field(38, description="least thinking budget, tokens")
-    high: PositiveInt = Field(40, description="greatest thinking budget, tokens")
-    solution_tokens: PositiveInt = Field(8, description="tokens allowed after the phrase")
-    phrase: str = Field("</think>", description="text forced in; ends with the end of thinking")
+    low: PositiveInt = Field(default=38, description="least thinking budget, tokens")
+    high: PositiveInt = Field(default=40, description="greatest thinking budget, tokens")
+    solution_tokens: PositiveInt = Field(default=8, description="tokens allowed after the phrase")
+    phrase: str = Field(
+        default="</think>", description="text forced in; ends with the end of thinking"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Interruption:
@@ -113,8 +127,10 @@ class LengthPenalty(Section):
     """Add clip((limit − |y|)/cache − 1, −1, 0) to the reward of correct completions (DAPO)."""
 
     type: Literal["penalty"] = "penalty"
-    limit: PositiveInt = Field(48, description="L_max, tokens")
-    cache: PositiveInt = Field(8, description="L_cache, tokens over which the penalty grows")
+    limit: PositiveInt = Field(default=48, description="L_max, tokens")
+    cache: PositiveInt = Field(
+        default=8, description="L_cache, tokens over which the penalty grows"
+    )
 
 
 class NoLengthControl(Section):
@@ -123,52 +139,59 @@ class NoLengthControl(Section):
 
 class Cispo(Section):
     type: Literal["cispo"] = "cispo"
-    ratio_max: float = Field(5.0, gt=0, description="absolute cap of the importance ratio")
+    ratio_max: float = Field(default=5.0, gt=0, description="absolute cap of the importance ratio")
 
 
 class Dapo(Section):
     type: Literal["dapo"] = "dapo"
-    clip_low: float = Field(0.2, gt=0, lt=1, description="ratio clipped below 1 − clip_low")
-    clip_high: float = Field(0.26, gt=0, description="ratio clipped above 1 + clip_high")
+    clip_low: float = Field(default=0.2, gt=0, lt=1, description="ratio clipped below 1 − clip_low")
+    clip_high: float = Field(default=0.26, gt=0, description="ratio clipped above 1 + clip_high")
 
 
 class Grpo(Section):
     type: Literal["grpo"] = "grpo"
-    clip: float = Field(0.2, gt=0, lt=1, description="ratio clipped to 1 ± clip")
+    clip: float = Field(default=0.2, gt=0, lt=1, description="ratio clipped to 1 ± clip")
 
 
 class Gspo(Section):
     type: Literal["gspo"] = "gspo"
     clip_low: float = Field(
-        4e-3, gt=0, lt=1, description="sequence ratio clipped below 1 − clip_low"
+        default=4e-3, gt=0, lt=1, description="sequence ratio clipped below 1 − clip_low"
     )
-    clip_high: float = Field(5e-3, gt=0, description="sequence ratio clipped above 1 + clip_high")
+    clip_high: float = Field(
+        default=5e-3, gt=0, description="sequence ratio clipped above 1 + clip_high"
+    )
 
 
 class Algorithm(Section):
     aggregation: Literal["prompt", "sample", "token"] = Field(
-        "prompt", description="what counts equally in the loss (paper 3.2)"
+        default="prompt", description="what counts equally in the loss (paper 3.2)"
     )
     advantage: Literal["prompt", "batch", "none"] = Field(
-        "batch", description="whose standard deviation divides the advantage (paper 3.2)"
+        default="batch", description="whose standard deviation divides the advantage (paper 3.2)"
     )
     zero_variance: Literal["filter", "dynamic", "keep"] = Field(
-        "filter",
+        default="filter",
         description="groups whose rewards are all equal: leave the batch, are replaced by freshly "
         "drawn ones (DAPO's dynamic sampling), or stay",
     )
     dynamic_limit: PositiveInt = Field(
-        8, description="dynamic sampling gives up after this many times the groups of a step"
+        default=8,
+        description="dynamic sampling gives up after this many times the groups of a step",
     )
     truncated: Literal["exclude", "mask", "keep"] = Field(
-        "exclude", description="completions cut at the limit: leave first, lose their loss, or stay"
+        default="exclude",
+        description="completions cut at the limit: leave first, lose their loss, or stay",
     )
 
 
 class NoPositiveResampling(Section):
     type: Literal["no_positive_resampling"] = "no_positive_resampling"
     threshold: float = Field(
-        0.9, gt=0, le=1, description="a visit with at least this pass rate retires the prompt"
+        default=0.9,
+        gt=0,
+        le=1,
+        description="a visit with at least this pass rate retires the prompt",
     )
 
 
@@ -180,14 +203,16 @@ class Pipeline(Section):
     """Generators stream; weights are pushed after every step into completions in flight."""
 
     type: Literal["pipeline"] = "pipeline"
-    k: int = Field(8, ge=0, description="greatest staleness of a trained token, optimiser steps")
+    k: int = Field(
+        default=8, ge=0, description="greatest staleness of a trained token, optimiser steps"
+    )
 
 
 class PpoOffPolicy(Section):
     """Generators make k batches with fixed weights, then the trainer takes k steps."""
 
     type: Literal["ppo_off_policy"] = "ppo_off_policy"
-    k: int = Field(8, ge=1, description="optimiser steps a generation phase")
+    k: int = Field(default=8, ge=1, description="optimiser steps a generation phase")
 
 
 class Synchronous(Section):
@@ -197,42 +222,48 @@ class Synchronous(Section):
 
 
 class Optimizer(Section):
-    lr: float = Field(5e-4, gt=0, description="constant after warm-up")
-    warmup_steps: int = Field(5, ge=0, description="linear warm-up, optimiser steps")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    eps: float = Field(1e-15, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    clip_norm: float = Field(1.0, gt=0, description="greatest norm of the gradient")
+    lr: float = Field(default=5e-4, gt=0, description="constant after warm-up")
+    warmup_steps: int = Field(default=5, ge=0, description="linear warm-up, optimiser steps")
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-15, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0, description="greatest norm of the gradient")
     skip_budget: int = Field(
-        5, ge=0, description="steps that may be skipped in a row for a non-finite gradient"
+        default=5, ge=0, description="steps that may be skipped in a row for a non-finite gradient"
     )
 
 
 class Evaluation(Section):
-    every: PositiveInt = Field(5, description="optimiser steps between evaluations; 0 is one too")
-    completions: PositiveInt = Field(16, description="completions a held-out prompt: mean@k")
+    every: PositiveInt = Field(
+        default=5, description="optimiser steps between evaluations; 0 is one too"
+    )
+    completions: PositiveInt = Field(
+        default=16, description="completions a held-out prompt: mean@k"
+    )
 
 
 class Monitor(Section):
     on_alarm: Literal["warn", "stop", "rollback"] = Field(
-        "warn", description="what a red alarm (truncation, drawdown, mismatch, entropy) does"
+        default="warn",
+        description="what a red alarm (truncation, drawdown, mismatch, entropy) does",
     )
 
 
 class Checkpoint(Section):
-    every: PositiveInt = Field(20, description="optimiser steps between checkpoints")
-    keep_every: int = Field(0, ge=0, description="also keep each n-th for good; 0: none")
+    every: PositiveInt = Field(default=20, description="optimiser steps between checkpoints")
+    keep_every: int = Field(default=0, ge=0, description="also keep each n-th for good; 0: none")
 
 
 class Execution(Section):
     mode: Literal["async", "interleaved"] = Field(
-        "async", description="generator processes beside the trainer, or one deterministic process"
+        default="async",
+        description="generator processes beside the trainer, or one deterministic process",
     )
-    generators: PositiveInt = Field(1, description="generator processes (async mode)")
-    threads: PositiveInt = Field(1, description="torch threads a process")
+    generators: PositiveInt = Field(default=1, description="generator processes (async mode)")
+    threads: PositiveInt = Field(default=1, description="torch threads a process")
     stall_s: float = Field(
-        300.0, gt=0, description="seconds without any progress after which a wait gives up"
+        default=300.0, gt=0, description="seconds without any progress after which a wait gives up"
     )
 
 
@@ -245,9 +276,9 @@ RegimeConfig = Annotated[Pipeline | PpoOffPolicy | Synchronous, Field(discrimina
 
 
 class Config(Section):
-    recipe: str = Field("scalerl", description="name of the recipe the axes started from")
-    seed: int = Field(0, ge=0, description="seed of everything random in the run")
-    steps: PositiveInt = Field(100, description="optimiser steps of the run")
+    recipe: str = Field(default="scalerl", description="name of the recipe the axes started from")
+    seed: int = Field(default=0, ge=0, description="seed of everything random in the run")
+    steps: PositiveInt = Field(default=100, description="optimiser steps of the run")
     model: Model = Model()
     data: Data = Data()
     supervised: Supervised = Supervised()

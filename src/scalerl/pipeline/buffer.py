@@ -33,30 +33,22 @@ from scalerl.messages import Group
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
-    """The three regimes as three numbers."""
+    """The three regimes as two numbers and a switch."""
 
     k: int  # greatest staleness of a trained token, in versions
     capacity: int  # greatest number of untrained groups
-    phase: int  # optimiser steps between publications of weights; 1: after each
-
-    @property
-    def alternating(self) -> bool:
-        return self.phase > 1
-
-    def publishes(self, version: int) -> bool:
-        """Whether the generators get the weights of `version`."""
-        return version % self.phase == 0
+    alternating: bool = False  # admit only when nothing is untrained, train only what is whole
 
 
 def make_regime(config: RegimeConfig, groups: int) -> Regime:
     """The only place where a regime is chosen. `groups`: what a step takes, P."""
     match config:
         case Pipeline(k=k):
-            return Regime(k=k, capacity=(k + 1) * groups, phase=1)
+            return Regime(k=k, capacity=(k + 1) * groups)
         case PpoOffPolicy(k=k):
-            return Regime(k=k - 1, capacity=k * groups, phase=k)
+            return Regime(k=k - 1, capacity=k * groups, alternating=True)
         case Synchronous():
-            return Regime(k=0, capacity=groups, phase=1)
+            return Regime(k=0, capacity=groups)
 
 
 class StalenessError(AssertionError):

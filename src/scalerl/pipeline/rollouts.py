@@ -110,6 +110,7 @@ class Rollouts:
         self.exhausted = False  # every prompt is retired: no group will ever be admitted again
         self.evaluating = False
         self._last_progress = clock()
+        self._evaluation_wait_s = 0.0  # of `take`, while an evaluation held the generator
 
     # What the trainer asks for.
 
@@ -129,7 +130,9 @@ class Rollouts:
             if self.exhausted and not self.buffer.untrained:
                 return [], self._take_useless()
             self._check_dynamic_limit()
+            asked, evaluating = self._clock(), self.evaluating
             self.poll(POLL_S)
+            self._evaluation_wait_s += self._clock() - asked if evaluating else 0.0
             self._check_stall(f"groups for step {version + 1}")
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
@@ -141,7 +144,11 @@ class Rollouts:
         broadcast(self._fleet, self._store.write(version, tensors))
 
     def evaluate(self, step: int, requests: Sequence[Request]) -> None:
-        """Ask the first generator for held-out completions at the weights published last."""
+        """Ask the first generator for held-out completions at the weights published last. One
+        evaluation is under way at a time: an earlier one is waited for."""
+        while self.evaluating:
+            self.poll(POLL_S)
+            self._check_stall("the held-out evaluation before this one")
         self._fleet.send(0, Evaluate(step=step, requests=tuple(requests)))
         self.evaluating = True
 
@@ -180,6 +187,11 @@ class Rollouts:
         """Take in what the generators say, waiting at most `timeout_s` for the first word."""
         for generator, message in self._fleet.poll(timeout_s):
             self._receive(generator, message)
+
+    def take_evaluation_wait(self) -> float:
+        """Seconds that `take` has waited beside an evaluation since this was last asked."""
+        waited, self._evaluation_wait_s = self._evaluation_wait_s, 0.0
+        return waited
 
     @property
     def waiting_tokens(self) -> int:

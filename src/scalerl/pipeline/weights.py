@@ -101,7 +101,7 @@ class SharedWeights:
 
     @property
     def buffers(self) -> list[memoryview]:
-        return [segment.buf for segment in self._segments]
+        return [buf for segment in self._segments if (buf := segment.buf) is not None]
 
     def close(self) -> None:
         for segment in self._segments:

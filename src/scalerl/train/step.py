@@ -50,7 +50,7 @@ class StepSeen:
     ratio: np.ndarray
     capped: np.ndarray  # bool
     entropy: np.ndarray  # nats, of the trainer's distributions
-    version: np.ndarray  # int, the weights that sampled the token
+    version: np.ndarray  # int, the oldest weights whose keys and values the token saw
 
 
 class Trainer:
@@ -143,7 +143,7 @@ class Trainer:
                 parameter.grad = None
         mask_BT = packed.mask_BT
         return _PassSeen(
-            loss=float(loss),
+            loss=float(loss.detach()),
             logp_train=logp_BT.detach()[mask_BT].numpy(force=True),
             logp_gen=packed.logp_gen_BT[mask_BT].numpy(force=True),
             ratio=terms.ratio_BT[mask_BT].numpy(force=True),
@@ -194,7 +194,7 @@ class Packed:
     logp_gen_BT: Tensor  # float32, 0 where not trained
     advantage_B: Tensor  # float32
     weight_B: Tensor  # float32, of each trained token of the row
-    version_BT: np.ndarray  # int64, the weights that sampled each completion token
+    version_BT: np.ndarray  # int64, the oldest weights whose keys and values the token saw
 
 
 def pack(rows: Sequence[Row], device: torch.device) -> Packed:
@@ -209,8 +209,7 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
         ids_BT[b, start:length] = row.token_ids
         mask_BT[b, start:length] = row.mask
         logp_gen_BT[b, start:length] = row.logp_gen
-        for first, version in row.segments:
-            version_BT[b, start + first : length] = version
+        version_BT[b, start:length] = min(version for _, version in row.segments)
     return Packed(
         ids_BT=torch.from_numpy(ids_BT).to(device),
         mask_BT=torch.from_numpy(mask_BT).to(device),

@@ -1,0 +1,76 @@
+"""Held-out evaluation during a run: asked for at a version, answered while training goes on.
+
+    start(v) ─Evaluate→ first generator ─Evaluated→ collect → score → curve.jsonl, completions/
+
+The compute written beside a point is what had been spent when its weights were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scalerl.errors import RunError
+from scalerl.evaluate import summarise
+from scalerl.messages import Evaluated, Scored
+from scalerl.pipeline.metrics import curve_row
+from scalerl.pipeline.run import Run
+
+TEXTS = 24  # held-out completions written out as text, an evaluation
+
+
+def due(run: Run) -> bool:
+    return run.version % run.config.evaluation.every == 0 or run.version == run.config.steps
+
+
+def start(run: Run) -> None:
+    """Ask for completions of the weights published last. Waits for an earlier evaluation only."""
+    run.rollouts.evaluate(run.version, run.request_heldout(run.version))
+    run.asked[run.version] = (run.compute_now(), run.rollouts.stream.epoch)
+
+
+def collect(run: Run, on_row: Callable[[dict[str, Any]], None], *, wait: bool) -> None:
+    """Write down the evaluations that have come in; with `wait`, the outstanding one too."""
+    for done in run.rollouts.evaluations(wait=wait):
+        on_row(_record(run, done))
+
+
+def _record(run: Run, done: Evaluated) -> dict[str, Any]:
+    if done.version != done.step:
+        raise RunError(f"the evaluation of step {done.step} ran at version {done.version}")
+    size = run.config.evaluation.completions
+    scored: list[list[Scored | None]] = [[None] * size for _ in run.heldout]
+    for completion in done.completions:
+        prompt = run.heldout[completion.group]
+        scored[completion.group][completion.sample] = run.score(prompt, completion)
+    whole = [[s for s in row if s is not None] for row in scored]
+    if any(len(row) != size for row in whole):
+        raise RunError(f"the evaluation of step {done.step} came back incomplete")
+    compute, epoch = run.asked.pop(done.step)
+    run.compute.evaluation_s += done.seconds
+    row = curve_row(
+        summarise(whole),
+        compute,
+        step=done.step,
+        version=done.version,
+        parameters=run.trainer.parameter_count,
+        epoch=epoch,
+    )
+    run.directory.append("curve", row)
+    for prompt, answers in list(zip(run.heldout, whole, strict=True))[:TEXTS]:
+        answer = answers[0]
+        run.directory.append_completion(
+            done.step,
+            {
+                "step": done.step,
+                "prompt": prompt.text,
+                "answer": prompt.answer,
+                "completion": run.decode(answer.completion.token_ids),
+                "outcome": answer.outcome,
+                "truncated": answer.completion.finish == "length",
+                "interrupted": answer.completion.interrupted,
+                "tokens": len(answer.completion.token_ids),
+                "pass_rate": sum(a.outcome == "correct" for a in answers) / size,
+            },
+        )
+    return row

@@ -1,0 +1,98 @@
+"""The training loop: take finished groups, learn from them, hand out the new weights, look.
+
+    while version < steps:
+        groups     ← rollouts (waits here, and nowhere else)
+        effective  ← filters, advantages, weights        (algorithm)
+        model      ← one optimiser step                  (train)
+        generators ← new weights                         (completions in flight go on with them)
+        logs       ← what was seen; held-out evaluation and checkpoint when due
+
+Deviation from the paper: evaluations run on the first generator, with rollouts paused there, and
+their time is kept out of the compute axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from scalerl.algorithm.effective import Effective, assemble
+from scalerl.messages import Group
+from scalerl.pipeline import heldout
+from scalerl.pipeline.metrics import step_row
+from scalerl.pipeline.run import Run
+
+Ending = Literal["done", "prompts_retired"]
+
+
+class Listener(Protocol):
+    """Whoever watches a run; set by the command line."""
+
+    def on_step(self, row: dict[str, Any]) -> None: ...
+    def on_evaluation(self, row: dict[str, Any]) -> None: ...
+
+
+def train(run: Run, listener: Listener, checkpoint: Callable[[Run], None]) -> Ending:
+    """Train to the last step, or until no prompt is left.
+
+    Raises:
+        RunError: the run could not go on; everything logged so far is whole.
+    """
+    publish(run)
+    if run.version == 0:
+        heldout.start(run)
+    while run.version < run.config.steps:
+        waiting_since = run.clock()
+        groups, useless = run.rollouts.take(run.version)
+        if not groups:
+            break
+        began = run.clock()
+        taken = [*groups, *useless]
+        effective = assemble(taken, run.rules)
+        seen = run.trainer.step(effective.rows, run.version) if effective.rows else None
+        row = step_row(taken, effective, seen, run.rules, version=run.version)
+        run.version += 1
+        publish(run)
+        row |= account(run, taken, effective, waited_s=began - waiting_since, began=began)
+        run.directory.append("steps", row)
+        listener.on_step(row)
+        if heldout.due(run):
+            heldout.start(run)
+        heldout.collect(run, listener.on_evaluation, wait=run.inline)
+        if run.version % run.config.checkpoint.every == 0:
+            checkpoint(run)
+    heldout.collect(run, listener.on_evaluation, wait=True)
+    return "done" if run.version == run.config.steps else "prompts_retired"
+
+
+def publish(run: Run) -> None:
+    """Every step's weights go out at once. Under `ppo_off_policy` the generators are idle while
+    the trainer takes its k steps, so only the last of them is ever sampled from."""
+    run.rollouts.publish(run.version, run.trainer.weights())
+
+
+def account(
+    run: Run, groups: list[Group], effective: Effective, *, waited_s: float, began: float
+) -> dict[str, Any]:
+    """Book time and tokens of the step just taken; raises LedgerError if the account is open."""
+    rollouts, compute = run.rollouts, run.compute
+    rollouts.ledger.use(effective.spent)
+    busy_s = run.clock() - began
+    evaluating_s = rollouts.take_evaluation_wait()
+    compute.trainer_busy_s += busy_s
+    if not run.inline:
+        compute.trainer_idle_s += max(0.0, waited_s - evaluating_s)
+    compute.tokens_trained += effective.spent.trained
+    compute.prompt_tokens += sum(len(g.prompt.token_ids) for g in groups)
+    passed = sum(len(r.prompt_ids) + len(r.token_ids) for r in effective.rows)
+    compute.trainer_flops += 6.0 * run.trainer.parameter_count * passed
+    stream = rollouts.stream
+    return {
+        "busy_s": busy_s,
+        "waited_s": waited_s,
+        "ledger": rollouts.close_ledger(),
+        "epoch": stream.epoch,
+        "prompts_live": stream.n_live,
+        "prompts_retired": len(stream.retired),
+        **compute.with_generators(rollouts.counters).row(run.trainer.parameter_count),
+    }

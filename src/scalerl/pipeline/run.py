@@ -1,0 +1,263 @@
+"""A run put together: every part made from the configuration, and the state that outlives a crash.
+
+Config ─▶ start model, prompts ─▶ Trainer, Rollouts(fleet, buffer, stream, ledger) ─▶ loop.train
+                                      ▲
+                 checkpoint ─ restore ┘
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+
+from scalerl.algorithm.effective import Rules
+from scalerl.algorithm.length_penalty import LengthPenalty
+from scalerl.algorithm.losses import make_loss
+from scalerl.config import Config
+from scalerl.config import schema as axes
+from scalerl.data.chain import TASK
+from scalerl.data.curriculum import PromptStream
+from scalerl.errors import InputError
+from scalerl.generate.sampling import request_seed
+from scalerl.messages import Completion, Prompt, Request, Scored
+from scalerl.model.load import load_model, load_tokenizer
+from scalerl.pipeline.buffer import Buffer, make_regime
+from scalerl.pipeline.fleet import Fleet, InlineFleet, ProcessFleet
+from scalerl.pipeline.generator import GeneratorSpec, build_loop
+from scalerl.pipeline.ledger import Ledger
+from scalerl.pipeline.metrics import Compute
+from scalerl.pipeline.process import generator_main
+from scalerl.pipeline.records import RunDirectory
+from scalerl.pipeline.rollouts import Rollouts, RolloutSettings
+from scalerl.pipeline.start import chain_prompts
+from scalerl.pipeline.weights import SharedWeights, WeightStore, local_buffers, pack
+from scalerl.rewards.exact import THINK_END, exact_outcome
+from scalerl.train.step import OptimizerSettings, Trainer
+
+WEIGHT_BUFFERS = 3
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Run:
+    """Everything `loop.train` works with. `version` counts the optimiser steps done."""
+
+    config: Config
+    directory: RunDirectory
+    rules: Rules
+    trainer: Trainer
+    rollouts: Rollouts
+    fleet: Fleet
+    heldout: list[Prompt]
+    decode: Callable[[tuple[int, ...]], str]
+    request_heldout: Callable[[int], list[Request]]
+    score: Callable[[Prompt, Completion], Scored]
+    compute: Compute
+    clock: Callable[[], float]
+    shared: SharedWeights | None
+    version: int = 0
+    asked: dict[int, tuple[Compute, int]] = dataclasses.field(default_factory=dict)
+    """Evaluations under way: step → compute and epoch when its weights were made."""
+
+    @property
+    def inline(self) -> bool:
+        """Whether generators share this process, so that their time is not the trainer's wait."""
+        return isinstance(self.fleet, InlineFleet)
+
+    def compute_now(self) -> Compute:
+        """Compute of the run up to this moment, as far as the generators have reported."""
+        return self.compute.with_generators(self.rollouts.counters)
+
+    def close(self) -> None:
+        """End the generators and free the shared memory; nothing is left behind."""
+        self.fleet.close()
+        if self.shared is not None:
+            self.shared.close()
+
+
+def open_run(
+    config: Config,
+    directory: RunDirectory,
+    model_path: Path,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Run:
+    """Make every part, at version 0. Generators are started; call `close` whatever happens."""
+    torch.set_num_threads(config.execution.threads)
+    tokenizer = load_tokenizer(model_path)
+    training, heldout = chain_prompts(config, tokenizer.encode)
+    trainer = make_trainer(config, model_path)
+    spec = generator_spec(config, model_path, tokenizer, [*training, *heldout])
+    regime = make_regime(config.regime, config.batch.groups)
+    rules = make_rules(config)
+    score = make_score(tokenizer.decode)
+    fleet, store, shared = make_fleet(config, spec, trainer, clock)
+    rollouts = Rollouts(
+        fleet=fleet,
+        store=store,
+        buffer=Buffer(regime, config.batch.groups),
+        stream=make_stream(config, training),
+        ledger=Ledger(),
+        rules=rules,
+        settings=RolloutSettings(
+            completions=config.batch.completions,
+            slots=config.sampling.slots,
+            last_version=config.steps,
+            dynamic_limit=config.algorithm.dynamic_limit,
+            stall_s=config.execution.stall_s,
+        ),
+        score=score,
+        request=lambda group, prompt, sample: make_request(
+            config, "rollout", group, prompt, sample, group
+        ),
+        clock=clock,
+    )
+    return Run(
+        config=config,
+        directory=directory,
+        rules=rules,
+        trainer=trainer,
+        rollouts=rollouts,
+        fleet=fleet,
+        heldout=heldout,
+        decode=lambda ids: str(tokenizer.decode(list(ids))),
+        request_heldout=lambda step: [
+            make_request(config, "evaluation", step, prompt, sample, index)
+            for index, prompt in enumerate(heldout)
+            for sample in range(config.evaluation.completions)
+        ],
+        score=score,
+        compute=Compute(),
+        clock=clock,
+        shared=shared,
+    )
+
+
+def make_trainer(config: Config, model_path: Path) -> Trainer:
+    bounds = config.loss.model_dump(exclude={"type"})
+    if isinstance(config.loss, axes.Grpo):
+        bounds = {"clip_low": config.loss.clip, "clip_high": config.loss.clip}
+    o = config.optimizer
+    return Trainer(
+        load_model(model_path, config.model.weights),
+        make_loss(config.loss.type, **bounds),
+        OptimizerSettings(
+            lr=o.lr,
+            warmup_steps=o.warmup_steps,
+            betas=(o.beta1, o.beta2),
+            eps=o.eps,
+            weight_decay=o.weight_decay,
+            clip_norm=o.clip_norm,
+            skip_budget=o.skip_budget,
+        ),
+        temperature=config.sampling.temperature,
+        fp32_head=config.model.fp32_head,
+        rows_per_pass=config.batch.rows_per_pass,
+    )
+
+
+def make_rules(config: Config) -> Rules:
+    penalty = None
+    if isinstance(config.length, axes.LengthPenalty):
+        penalty = LengthPenalty(length_max=config.length.limit, length_cache=config.length.cache)
+    return Rules(
+        aggregation=config.algorithm.aggregation,
+        normalisation=config.algorithm.advantage,
+        zero_variance=config.algorithm.zero_variance,
+        truncated=config.algorithm.truncated,
+        penalty=penalty,
+    )
+
+
+def make_stream(config: Config, prompts: list[Prompt]) -> PromptStream:
+    if isinstance(config.curriculum, axes.NoPositiveResampling):
+        threshold = config.curriculum.threshold
+    else:
+        threshold = 1.0
+    return PromptStream(
+        prompts, seed=config.seed, curriculum=config.curriculum.type, threshold=threshold
+    )
+
+
+def make_score(
+    decode: Callable[[list[int]], object],
+) -> Callable[[Prompt, Completion], Scored]:
+    """The verdict on a completion: +1 correct, −1 otherwise."""
+
+    def score(prompt: Prompt, completion: Completion) -> Scored:
+        if prompt.task != TASK:
+            raise InputError(f"no reward is known for task {prompt.task!r}")
+        ids = completion.token_ids[:-1] if completion.finish == "stop" else completion.token_ids
+        outcome = exact_outcome(str(decode(list(ids))), prompt.answer)
+        reward = 1.0 if outcome == "correct" else -1.0
+        return Scored(completion=completion, reward=reward, outcome=outcome)
+
+    return score
+
+
+def make_request(
+    config: Config, purpose: str, step: int, prompt: Prompt, sample: int, group: int
+) -> Request:
+    """A completion to sample, with random numbers of its own.
+
+    Args:
+        step: what tells visits of a prompt apart: the group's ordinal, or the evaluation's step.
+        group: what the completion will be filed under.
+    """
+    interrupt_at = None
+    if isinstance(config.length, axes.Interruption):
+        low, high = config.length.low, config.length.high
+        key = request_seed(config.seed, f"{purpose} interruption", step, prompt.id, sample)
+        interrupt_at = low + key % (high - low + 1)
+    return Request(
+        group=group,
+        sample=sample,
+        prompt_ids=prompt.token_ids,
+        seed=request_seed(config.seed, purpose, step, prompt.id, sample),
+        interrupt_at=interrupt_at,
+    )
+
+
+def generator_spec(
+    config: Config, model_path: Path, tokenizer: object, prompts: list[Prompt]
+) -> GeneratorSpec:
+    encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))  # type: ignore  # noqa: E731
+    length = config.length
+    interrupts = isinstance(length, axes.Interruption)
+    longest = max(len(p.token_ids) for p in prompts)
+    return GeneratorSpec(
+        model_path=str(model_path),
+        weights=config.model.weights,
+        fp32_head=config.model.fp32_head,
+        temperature=config.sampling.temperature,
+        max_new_tokens=config.sampling.max_new_tokens,
+        max_length=longest + config.sampling.max_new_tokens,
+        slots=config.sampling.slots,
+        recompute_kv=config.sampling.recompute_kv,
+        end_ids=(tokenizer.eos_token_id,),  # type: ignore
+        phrase_ids=encode(length.phrase) if interrupts else (),
+        end_thinking=encode(THINK_END),
+        solution_tokens=length.solution_tokens if interrupts else 0,
+        threads=config.execution.threads,
+    )
+
+
+def make_fleet(
+    config: Config, spec: GeneratorSpec, trainer: Trainer, clock: Callable[[], float]
+) -> tuple[Fleet, WeightStore, SharedWeights | None]:
+    """The only place where it is chosen whether generators have processes of their own."""
+    size = len(pack(trainer.weights()))
+    generators = config.execution.generators
+    if config.execution.mode == "interleaved":
+        store = WeightStore(local_buffers(size, WEIGHT_BUFFERS), readers=generators)
+        loops = [build_loop(spec, store, clock) for _ in range(generators)]
+        return InlineFleet(loops), store, None
+    shared = SharedWeights.create(size, WEIGHT_BUFFERS)
+    store = WeightStore(shared.buffers, readers=generators)
+    spec = msgspec.structs.replace(spec, buffer_names=shared.names)
+    specs = [msgspec.msgpack.encode(spec)] * generators
+    return ProcessFleet(generator_main, specs), store, shared
