@@ -76,7 +76,6 @@ class Engine:
         self._free: list[int] = []
         self._steps = 0
         self._versions = [(0, version)]  # (first step, version), ascending
-        self._prompts: dict[tuple[int, ...], int] = {}  # slot that holds a prompt, if still so
         self._cache = KVCache(slots, max_length)
         self._slots = Slots(
             slots,
@@ -173,7 +172,6 @@ class Engine:
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(tensors[name])
-        self._prompts.clear()
         if self._versions[-1][0] == self._steps:
             self._versions.pop()
         self._versions.append((self._steps, version))
@@ -198,22 +196,32 @@ class Engine:
             self._used = max(self._used, taken[-1] + 1)
             self._slots.admit(taken, requests)
         self._close_gaps()
-        new: dict[tuple[int, ...], int] = {}
-        pairs: list[tuple[int, int]] = []
+        computed: list[tuple[tuple[int, ...], int]] = []
+        copied: list[tuple[int, int]] = []
+        holders = self._holders() if taken else {}
         for slot, request in zip(taken, requests, strict=True):
             if len(request.prompt_ids) == 1:
                 continue
-            holder = self._prompts.get(request.prompt_ids)
-            if holder is not None and self._holds(holder, request.prompt_ids):
-                pairs.append((holder, slot))
+            holder = holders.setdefault(request.group, slot)
+            if holder == slot or self._prompt_of(holder) != request.prompt_ids:
+                computed.append((request.prompt_ids[:-1], slot))
             else:
-                self._prompts[request.prompt_ids] = new[request.prompt_ids] = slot
-        chunks, bodies = self._chunks([(prompt[:-1], slot) for prompt, slot in new.items()])
-        return chunks, self._copies(pairs), bodies
+                copied.append((holder, slot))
+        chunks, bodies = self._chunks(computed)
+        return chunks, self._copies(copied), bodies
 
-    def _holds(self, slot: int, prompt_ids: tuple[int, ...]) -> bool:
+    def _holders(self) -> dict[int, int]:
+        """For each group in flight, a slot whose prompt went through the weights of now."""
+        since = self._versions[-1][0]
+        return {
+            request.group: slot
+            for slot, request in self._live()
+            if since <= self._started[slot] < self._steps
+        }
+
+    def _prompt_of(self, slot: int) -> tuple[int, ...]:
         request = self._requests[slot]
-        return request is not None and request.prompt_ids == prompt_ids
+        return () if request is None else request.prompt_ids
 
     def _chunks(
         self, bodies: list[tuple[tuple[int, ...], int]]
@@ -229,11 +237,10 @@ class Engine:
     def _copies(self, pairs: list[tuple[int, int]]) -> Copies | None:
         if not pairs:
             return None
-        prompts = [request.prompt_ids for _, t in pairs if (request := self._requests[t])]
         return Copies(
             sources=self._tensor([source for source, _ in pairs]),
             targets=self._tensor([target for _, target in pairs]),
-            length=max(map(len, prompts)) - 1,
+            length=max(len(self._prompt_of(target)) for _, target in pairs) - 1,
         )
 
     def _close_gaps(self) -> None:

@@ -34,14 +34,16 @@ def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
     No code from the folder runs: weights are read from safetensors only, and remote code is off.
 
     Raises:
-        InputError: no such folder, no safetensors in it, or files that cannot be read.
+        InputError: no such folder, no safetensors in it, files that cannot be read, or weights
+            that the model has and the files have not.
     """
     _check_folder(path)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
         with _no_progress_bar():
-            model = AutoModelForCausalLM.from_pretrained(
+            model, seen = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
                 path,
+                output_loading_info=True,
                 config=config,
                 dtype=_DTYPES[dtype],
                 use_safetensors=True,
@@ -50,6 +52,8 @@ def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
             )
     except (OSError, ValueError, SafetensorError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: not a readable model checkpoint: {error}") from error
+    if seen["missing_keys"]:
+        raise InputError(f"{path}: weights are missing: {', '.join(sorted(seen['missing_keys']))}")
     return model.eval()
 
 
