@@ -1,0 +1,60 @@
+"""Compute curves of reinforcement learning: read, fit, forecast, warn, compare.
+
+    from scalerl import scaling
+
+    curve = scaling.read_curve("runs/one")
+    fit = scaling.fit(curve, predict=[10_000])
+    print(fit.summary())
+
+numpy and scipy only; matplotlib is imported when a figure is first asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from scalerl.scaling.curve import Curve, curve_from_points
+from scalerl.scaling.describe import terminal_plot
+from scalerl.scaling.fit import ForecastCheck, check_forecast, fit
+from scalerl.scaling.least_squares import PointFits, fit_points
+from scalerl.scaling.readers.read import read_curve, read_curves
+from scalerl.scaling.result import Band, Fit, Interval, Parameters, Prediction
+from scalerl.scaling.sigmoid import compute_to_target, fraction_reached, sigmoid
+from scalerl.scaling.warn import warn
+
+if TYPE_CHECKING:
+    from scalerl.scaling.plot import plot_fit, save_figure
+
+_FIGURES = ("plot_fit", "save_figure")
+
+
+def __getattr__(name: str) -> Any:
+    """The plotting functions, whose module imports matplotlib."""
+    if name in _FIGURES:
+        from scalerl.scaling import plot
+
+        return getattr(plot, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "Band",
+    "Curve",
+    "Fit",
+    "ForecastCheck",
+    "Interval",
+    "Parameters",
+    "PointFits",
+    "Prediction",
+    "check_forecast",
+    "compute_to_target",
+    "curve_from_points",
+    "fit",
+    "fit_points",
+    "fraction_reached",
+    "plot_fit",
+    "read_curve",
+    "read_curves",
+    "save_figure",
+    "sigmoid",
+    "terminal_plot",
+    "warn",
+]

@@ -1,0 +1,128 @@
+"""A fit in words, as a table and as a small plot in plain characters, for a terminal."""
+
+import numpy as np
+
+from scalerl.scaling.result import Fit, Interval, Prediction
+from scalerl.scaling.special import linspace
+
+VERDICTS = {
+    "identified": "identified: the ceiling can be read off this curve",
+    "weak": "weak: a ceiling, but less certain than the numbers suggest",
+    "not_identified": "not identified: the ceiling can only be bounded",
+    "unstable": "unstable: earlier parts of the curve forecast a different end",
+    "no_gain": "no gain: there is no rise to fit",
+}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number for a table: pass rates with fixed digits, compute in 4 significant ones."""
+    if value is None or not np.isfinite(value):
+        return "-"
+    return f"{value:.{digits}f}"
+
+
+def amount(value: float | None) -> str:
+    """A compute for a table: 2543, 1.204e+23."""
+    if value is None or not np.isfinite(value):
+        return "-"
+    return f"{value:.0f}" if 100 <= abs(value) < 1e6 else f"{value:.4g}"
+
+
+def span(interval: Interval) -> tuple[str, str]:
+    """Estimate and interval of a pass rate as two cells."""
+    return number(interval.estimate), _range(number(interval.low), number(interval.high))
+
+
+def _range(low: str, high: str) -> str:
+    if low == "-" and high == "-":
+        return ""
+    if low == high:
+        return "held"
+    return f"{low} ... {high if high != '-' else 'no limit'}"
+
+
+def summary(fit: Fit) -> str:
+    """Verdict, parameters, forecasts and reasons, a few lines each."""
+    low, high = amount(fit.window[0]), amount(fit.window[1])
+    how = {"step0": "from step 0", "free": "free", "value": "held"}[fit.r0_mode]
+    head = [
+        f"{fit.name}: {VERDICTS[fit.status]}",
+        f"{fit.n_points} evaluations, {low} to {high} {fit.unit}; R0 {how}; method {fit.method}",
+        "",
+        f"{'':<8}{'estimate':>10}   5 to 95 %",
+    ]
+    rows = [
+        _row("A", *span(fit.A)),
+        _row("B", number(fit.B.estimate, 2), _range(number(fit.B.low, 2), number(fit.B.high, 2))),
+        _row(
+            "C_mid",
+            amount(fit.C_mid.estimate),
+            _range(amount(fit.C_mid.low), amount(fit.C_mid.high)),
+        ),
+        _row("R0", *span(fit.R0)),
+    ]
+    lines = [*head, *rows, *_bound(fit), *_forecasts(fit), *_targets(fit), ""]
+    lines += [f"  - {reason}" for reason in fit.reasons]
+    return "\n".join(lines)
+
+
+def _row(name: str, estimate: str, interval: str) -> str:
+    return f"{name:<8}{estimate:>10}   {interval}".rstrip()
+
+
+def _bound(fit: Fit) -> list[str]:
+    if fit.status != "not_identified" or fit.A.low is None:
+        return []
+    return [f"The ceiling is at least {fit.A.low:.3f} (95 %); what it is, these data do not say."]
+
+
+def _forecasts(fit: Fit) -> list[str]:
+    if not fit.predictions:
+        return []
+    lines = ["", f"{fit.unit:>14}{'pass rate':>12}   curve 5 to 95 %     one evaluation"]
+    return [*lines, *(_forecast(p) for p in fit.predictions)]
+
+
+def _forecast(p: Prediction) -> str:
+    curve = _range(number(p.low), number(p.high))
+    seen = _range(number(p.observation_low), number(p.observation_high))
+    return f"{amount(p.compute):>14}{number(p.estimate):>12}   {curve:<18}  {seen}".rstrip()
+
+
+def _targets(fit: Fit) -> list[str]:
+    if not fit.compute_to:
+        return []
+    lines = ["", f"{'pass rate':>14}{fit.unit[:14]:>16}   5 to 95 %"]
+    for target, needed in fit.compute_to:
+        within = _range(amount(needed.low), amount(needed.high))
+        lines.append(f"{target:>14.3f}{amount(needed.estimate):>16}   {within}".rstrip())
+    return lines
+
+
+def terminal_plot(fit: Fit, *, width: int = 64, height: int = 14) -> str:
+    """Evaluations `o` and the fitted curve `·` (beyond the window `-`) against log compute."""
+    C, y = fit.data.compute, fit.data.pass_rate
+    last = max([C[-1], *fit.settings.predict]) if fit.draws is not None else C[-1]
+    edges = np.log([C[0], last]) if last > C[0] else np.log([C[0] / 2, C[0] * 2])
+    columns = linspace(edges[0], edges[1], width)
+    curve = fit.estimate(np.exp(columns))
+    shown = np.concatenate([y, curve[np.isfinite(curve)]])
+    low, high = float(shown.min()), float(shown.max())
+    pad = 0.05 * (high - low) or 0.01
+    low, high = max(0.0, low - pad), min(1.0, high + pad)
+    canvas = [[" "] * width for _ in range(height)]
+
+    def line(value: float) -> int:
+        return int(np.clip(round((high - value) / (high - low) * (height - 1)), 0, height - 1))
+
+    for k, value in enumerate(curve):
+        if np.isfinite(value):
+            canvas[line(value)][k] = "·" if columns[k] <= np.log(C[-1]) + 1e-9 else "-"
+    for compute, value in zip(C, y, strict=True):
+        k = round((np.log(compute) - edges[0]) / (edges[1] - edges[0]) * (width - 1))
+        canvas[line(value)][int(np.clip(k, 0, width - 1))] = "o"
+    labels = {0: f"{high:.3f}", height - 1: f"{low:.3f}"}
+    body = [f"{labels.get(i, ''):>7} │{''.join(row).rstrip()}" for i, row in enumerate(canvas)]
+    left, right = amount(float(np.exp(edges[0]))), amount(float(np.exp(edges[1])))
+    axis = f"{left}{(fit.unit + ' (log)').center(width - len(left) - len(right))}{right}"
+    return "\n".join([*body, f"{'':>7} └{'─' * width}", f"{'':>9}{axis}"])

@@ -1,0 +1,137 @@
+"""The verdict on a fit: what the data can tell about the ceiling, with reasons in words."""
+
+import numpy as np
+
+from scalerl.scaling.posterior import Draws, Observed, draw, normal_scores
+from scalerl.scaling.result import Interval, Origin, Status
+from scalerl.scaling.sigmoid import Floats
+from scalerl.scaling.special import linspace, ndtr
+
+IDENTIFIED_WIDTH, IDENTIFIED_REACHED = 0.05, 0.85
+"""Width of A's 90 % interval at most, and share of the gain reached at least."""
+WEAK_WIDTH, WEAK_REACHED = 0.08, 0.80
+FEW_POINTS = 8
+TREND_Z = 2.5
+ORIGIN_P, ORIGIN_ERROR = 0.01, 0.015
+"""A rolling-origin check fails when its mean error is both this unlikely and this large."""
+
+
+def trend(x: Floats, y: Floats) -> float:
+    """z-score of the slope of y on x, its SE widened for lag-1 correlation of the residuals.
+
+    x, y [n], n at least 3; infinite when the points lie on a line.
+    """
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(dx @ dy / (dx @ dx))
+    residual = dy - slope * dx
+    rss = float(residual @ residual)
+    if rss <= 1e-24 * max(1.0, float(y @ y)):
+        return 0.0 if abs(slope) < 1e-12 else float(np.copysign(np.inf, slope))
+    rho = float(np.clip(residual[1:] @ residual[:-1] / rss, 0.0, 0.8))
+    se = np.sqrt(rss / (len(x) - 2) / (dx @ dx) * (1 + rho) / (1 - rho))
+    return slope / float(se)
+
+
+def no_gain(data: Observed) -> str | None:
+    """Why there is no gain to fit: the curve falls, or is flat at R0; None when it rises."""
+    z = trend(data.x, data.y)
+    first, last = float(data.y[0]), float(data.y[-1])
+    if z <= -TREND_Z:
+        return f"the pass rate falls over the window, from {first:.3f} to {last:.3f}"
+    if z >= TREND_Z:
+        return None
+    start = data.R0 if data.R0 is not None else data.step0
+    level, spread = float(data.y.mean()), float(data.y.std(ddof=1))
+    if start is not None and level - start > max(3 * spread, 1e-9):
+        return None  # on the plateau already: its height is known, its approach is not
+    above = "" if start is None else f" and not clearly above R0 = {start:.3f}"
+    return f"the pass rate is flat over the window ({level:.3f} ± {spread:.3f} SD){above}"
+
+
+def judge(
+    A: Interval, B: Interval, reached: float, *, fixed: bool, origins: tuple[Origin, ...]
+) -> tuple[Status, list[str]]:
+    """Status of a posterior fit: width of A, share of the gain reached, refits."""
+    reasons: list[str] = []
+    if fixed:
+        ratio = (B.high or np.inf) / (B.low or 1e-9)
+        status: Status = "identified" if ratio <= 2 else "weak" if ratio <= 4 else "not_identified"
+        reasons.append(f"A is held by you; B is known within a factor of {ratio:.2g}")
+    else:
+        width = A.width if A.width is not None else np.inf
+        facts = (
+            f"the 90 % interval of A is {width:.3f} wide and {reached:.0%} of the gain is reached"
+        )
+        if width <= IDENTIFIED_WIDTH and reached >= IDENTIFIED_REACHED:
+            status = "identified"
+        elif width <= WEAK_WIDTH or reached >= WEAK_REACHED:
+            status = "weak"
+            facts += f"; identified takes {IDENTIFIED_WIDTH} and {IDENTIFIED_REACHED:.0%}"
+        else:
+            status = "not_identified"
+            facts += ": the ceiling cannot be told, only bounded"
+        reasons.append(facts)
+    for origin in origins:
+        if origin.failed:
+            status = "unstable" if status != "not_identified" else status
+            reasons.append(
+                f"a refit on the first {origin.share:.0%} ({origin.n_fitted} points) misses the "
+                f"later {origin.n_later} by {origin.error:+.3f} on average"
+            )
+    return status, reasons
+
+
+def rolling_origins(data: Observed, shares: tuple[float, ...] = (0.5, 0.75)) -> tuple[Origin, ...]:
+    """Refit the first part of the points and check the rest, for each share that leaves enough."""
+    out: list[Origin] = []
+    n = len(data.x)
+    for share in shares:
+        k = int(np.ceil(share * n))
+        if k < 6 or n - k < 3:
+            continue
+        part = Observed(
+            x=data.x[:k],
+            y=data.y[:k],
+            w=data.w[:k],
+            R0=data.R0,
+            step0=data.step0,
+            A=data.A,
+            prior_b=data.prior_b,
+        )
+        if no_gain(part) is not None:
+            continue
+        d = draw(part, draws=1024, shape=(28, 28))
+        out.append(_check_origin(d, data, share, k))
+    return tuple(out)
+
+
+def _check_origin(d: Draws, data: Observed, share: float, k: int) -> Origin:
+    x, y = data.x[k:], data.y[k:]
+    error, p, inside = forecast_error(d, np.exp(x), y)
+    return Origin(
+        share=share,
+        n_fitted=k,
+        n_later=len(x),
+        error=error,
+        inside=inside,
+        p_value=p,
+        failed=bool(p < ORIGIN_P and abs(error) > ORIGIN_ERROR),
+    )
+
+
+def forecast_error(d: Draws, compute: Floats, y: Floats) -> tuple[float, float, float]:
+    """Mean error of a forecast on later evaluations y [k], two-sided p-value, share inside 90 %.
+
+    The spread of the mean error counts both the parameters' uncertainty and AR(1) noise.
+    """
+    curve = d.curve(compute)
+    mean_error: Floats = (y - curve).mean(1)
+    k = len(y)
+    lags = linspace(1, k - 1, k - 1)
+    inflation: Floats = 1 + 2 * ((1 - lags / k) * d.rho[:, None] ** lags).sum(1)
+    spread = d.sigma * np.sqrt(inflation / k)
+    above = float(d.weight @ ndtr(mean_error / spread))
+    seen = curve + (d.sigma * normal_scores(len(curve)))[:, None]
+    low, high = d.quantiles(seen, (0.05, 0.95))
+    error = float((y - d.quantiles(curve, (0.5,))[0]).mean())
+    return error, 2 * min(above, 1 - above), float(((y >= low) & (y <= high)).mean())
