@@ -339,7 +339,7 @@ def _row(group: Group, kept: _Kept) -> Row:
         prompt_ids=group.prompt.token_ids,
         token_ids=completion.token_ids,
         logp_gen=logp_gen,
-        mask=tuple(int(m) for m in kept.mask_T),
+        mask=tuple(kept.mask_T.astype(int).tolist()),
         segments=completion.segments,
         advantage=kept.advantage,
         weight=kept.weight,

@@ -65,7 +65,8 @@ def cispo(
     Paper: arXiv 2510.13786, section 3.2 (CISPO), after MiniMax-M1 (arXiv 2506.13585).
     Shapes: log-probs (nats) and mask ``[B, T]``, advantage ``[B]``.
     Errors: ValueError on shapes that do not belong together.
-    Deviations: ``ratio_max`` is absolute (5 means ρ ≤ 5, not 1 + 5).
+    Deviations: ``ratio_max`` is absolute (5 means ρ ≤ 5, not 1 + 5). TRL's ``cispo`` has the same
+    terms with ``epsilon_high = ratio_max``, but left unset its cap is 0.2.
     """
     logp_train_BT, logp_gen_BT, advantage_B1, keep_BT = _cleaned(
         logp_train_BT, logp_gen_BT, advantage_B, mask_BT
@@ -94,7 +95,8 @@ def dapo(
     Paper: arXiv 2503.14476 (DAPO), equation 8; arXiv 2510.13786, section 3.2.
     Shapes: log-probs (nats) and mask ``[B, T]``, advantage ``[B]``.
     Errors: ValueError on shapes that do not belong together.
-    Deviations: no gradient at the bound itself either, where ``min`` has two subgradients.
+    Deviations: no gradient at the bound itself either, where ``min`` has two subgradients. TRL's
+    ``dapo`` has the same terms, without the clamp: a log-ratio of 100 is infinite there.
     """
     logp_train_BT, logp_gen_BT, advantage_B1, keep_BT = _cleaned(
         logp_train_BT, logp_gen_BT, advantage_B, mask_BT
@@ -119,7 +121,8 @@ def grpo(
     Paper: arXiv 2402.03300 (GRPO), equation 3.
     Shapes and errors: those of ``dapo``.
     Deviations: no KL term (arXiv 2510.13786 trains without one); the 1/|y| of GRPO's equation
-    is an aggregation (``sample``), not part of the loss.
+    is an aggregation (``sample``), not part of the loss. TRL's ``grpo`` has the same terms; its
+    mean over completions also counts those without a trained token, ours does not.
     """
     return dapo(logp_train_BT, logp_gen_BT, advantage_B, mask_BT, clip_low=clip, clip_high=clip)
 
@@ -146,7 +149,8 @@ def gspo(
     Errors: ValueError on shapes that do not belong together.
     Deviations: arXiv 2510.13786 prints the plain product of the ratios; the length-normalised
     form of the GSPO paper is meant, and its bounds make sense only with it. The clamp to ±20 is
-    on the mean, which is what is exponentiated.
+    on the mean, which is what is exponentiated. TRL has the same terms as ``grpo`` with
+    ``importance_sampling_level="sequence"``.
     """
     logp_train_BT, logp_gen_BT, advantage_B1, keep_BT = _cleaned(
         logp_train_BT, logp_gen_BT, advantage_B, mask_BT

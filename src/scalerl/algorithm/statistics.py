@@ -27,6 +27,7 @@ class TokenStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Ratios and mismatch over the trained tokens of a step. Set by ``token_statistics``."""
 
     n_tokens: int
+    n_nonfinite: int  # of these, left out of every figure below: the step itself went wrong
     ratio_mean: float
     ratio_quantiles: dict[str, float]  # "q01" … "q99", and "max"
     capped_share: float  # of tokens at which a bound replaced the ratio
@@ -93,7 +94,8 @@ def effective_sample_share(ratio_N: ArrayLike) -> float:
 def token_statistics(
     *, ratio_N: ArrayLike, capped_N: ArrayLike, logp_train_N: ArrayLike, logp_gen_N: ArrayLike
 ) -> TokenStatistics | None:
-    """Ratio quantiles, share capped, ESS and mismatch; None if no token was trained.
+    """Ratio quantiles, share capped, ESS and mismatch; None if no token was trained, or none
+    with finite values.
 
     The mismatch at equal weights is the error between the two engines; across weight versions it
     holds the policy's own movement as well. A mean ratio off 1 on the first, on-policy step means
@@ -107,13 +109,17 @@ def token_statistics(
     capped: NDArray[np.bool_] = np.asarray(capped_N, dtype=np.bool_)
     if not ratios.shape == capped.shape == logp_train.shape == logp_gen.shape or ratios.ndim != 1:
         raise ValueError("ratio, capped, logp_train and logp_gen must be [N] alike")
+    n_tokens = int(ratios.size)
+    finite = np.isfinite(ratios) & np.isfinite(logp_train) & np.isfinite(logp_gen)
+    ratios, capped = ratios[finite], capped[finite]
     if ratios.size == 0:
         return None
-    mismatch = np.abs(logp_train - logp_gen)
+    mismatch = np.abs(logp_train[finite] - logp_gen[finite])
     values = np.quantile(ratios, QUANTILES)
     quantiles = {f"q{round(100 * q):02d}": float(v) for q, v in zip(QUANTILES, values, strict=True)}
     return TokenStatistics(
-        n_tokens=int(ratios.size),
+        n_tokens=n_tokens,
+        n_nonfinite=n_tokens - int(ratios.size),
         ratio_mean=float(ratios.mean()),
         ratio_quantiles=quantiles | {"max": float(ratios.max())},
         capped_share=float(capped.mean()),

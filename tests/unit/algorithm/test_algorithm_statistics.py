@@ -90,6 +90,22 @@ def test_token_statistics_by_hand() -> None:
     assert found.mismatch_max == pytest.approx(math.log(6))
 
 
+def test_a_step_that_went_wrong_is_still_described() -> None:
+    found = token_statistics(
+        ratio_N=[math.nan, 1.0, 3.0],
+        capped_N=[False, False, True],
+        logp_train_N=[math.nan, -1.0, -1.0],
+        logp_gen_N=[-1.0, -1.0, -2.0],
+    )
+    assert found is not None
+    assert (found.n_tokens, found.n_nonfinite) == (3, 1)
+    assert (found.ratio_mean, found.capped_share, found.mismatch_mean) == (2.0, 0.5, 0.5)
+    nan = [math.nan]
+    assert (
+        token_statistics(ratio_N=nan, capped_N=[False], logp_train_N=nan, logp_gen_N=[-1.0]) is None
+    )
+
+
 def test_nothing_trained_has_no_token_statistics() -> None:
     empty: list[float] = []
     assert (
