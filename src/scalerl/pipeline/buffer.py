@@ -102,6 +102,10 @@ class Buffer:
             raise StalenessError(f"group {group.index} came back with another admission version")
         self._finished[group.index] = group
 
+    def restore(self, group: Group) -> None:
+        """A group that was finished when a checkpoint was made waits again."""
+        self._finished[group.index] = group
+
     def drop(self, index: int) -> None:
         """A group leaves untrained: given up, or of no use under dynamic sampling."""
         if self._pending.pop(index, None) is None:

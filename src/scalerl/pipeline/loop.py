@@ -30,9 +30,10 @@ class Listener(Protocol):
 
     def on_step(self, row: dict[str, Any]) -> None: ...
     def on_evaluation(self, row: dict[str, Any]) -> None: ...
+    def on_warning(self, text: str) -> None: ...
 
 
-def train(run: Run, listener: Listener, checkpoint: Callable[[Run], None]) -> Ending:
+def train(run: Run, listener: Listener, checkpoint: Callable[[Run], object]) -> Ending:
     """Train to the last step, or until no prompt is left.
 
     Raises:
@@ -60,6 +61,7 @@ def train(run: Run, listener: Listener, checkpoint: Callable[[Run], None]) -> En
             heldout.start(run)
         heldout.collect(run, listener.on_evaluation, wait=run.inline)
         if run.version % run.config.checkpoint.every == 0:
+            heldout.collect(run, listener.on_evaluation, wait=True)
             checkpoint(run)
     heldout.collect(run, listener.on_evaluation, wait=True)
     return "done" if run.version == run.config.steps else "prompts_retired"

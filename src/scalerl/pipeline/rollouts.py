@@ -10,8 +10,11 @@ Nothing here knows whether the generators share this process.
 from __future__ import annotations
 
 import dataclasses
+import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -39,6 +42,14 @@ from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.weights import WeightStore
 
 POLL_S = 0.05
+
+
+class Stopped(Exception):
+    """A signal asked the run to stop; its state is whole."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +118,10 @@ class Rollouts:
         self._evaluations: list[Evaluated] = []
         self.counters = [Counters() for _ in range(fleet.size)]
         self.next_group = 0
+        self._reissue: deque[int] = deque()  # numbers of groups that a resume begins anew
         self.exhausted = False  # every prompt is retired: no group will ever be admitted again
         self.evaluating = False
+        self.stop_signal: int | None = None  # set by a signal handler, heeded between two polls
         self._last_progress = clock()
         self._evaluation_wait_s = 0.0  # of `take`, while an evaluation held the generator
 
@@ -121,9 +134,12 @@ class Rollouts:
 
         Raises:
             RunError: nothing moved for `stall_s`, or dynamic sampling is past its limit.
+            Stopped: a signal came.
         """
         self._last_progress = self._clock()
         while True:
+            if self.stop_signal is not None:
+                raise Stopped(self.stop_signal)
             self.admit(version)
             if groups := self.buffer.take(version, closing=self.exhausted):
                 return groups, self._take_useless()
@@ -173,9 +189,8 @@ class Rollouts:
                 break
             generator = self._least_busy()
             group = _Pending(
-                self.next_group, prompt, version, generator, self._settings.completions
+                self._next_index(), prompt, version, generator, self._settings.completions
             )
-            self.next_group += 1
             self.buffer.admit(group.index, version)
             self._pending[group.index] = group
             requests = [self._request(group.index, prompt, s) for s in range(len(group.samples))]
@@ -198,7 +213,7 @@ class Rollouts:
         """Tokens of delivered completions that no step has taken."""
         waiting = [*self.buffer.finished, *self._useless]
         whole = sum(len(s.completion.token_ids) for g in waiting for s in g.completions)
-        return whole + sum(p.tokens for p in self._pending.values())
+        return whole + self.partial_tokens
 
     def close_ledger(self) -> dict[str, int]:
         """The token account at this moment; raises LedgerError if it does not close."""
@@ -207,6 +222,42 @@ class Rollouts:
             in_flight=sum(c.tokens_in_flight for c in self.counters),
             waiting=self.waiting_tokens,
         )
+
+    # What a checkpoint holds.
+
+    @property
+    def partial_tokens(self) -> int:
+        """Tokens of delivered completions whose group is not finished."""
+        return sum(p.tokens for p in self._pending.values())
+
+    def pending_prompts(self) -> tuple[tuple[int, str], ...]:
+        """(group number, prompt id) of every unfinished group, oldest first."""
+        return tuple((p.index, p.prompt.id) for p in self._pending.values())
+
+    def held_groups(self) -> tuple[Group, ...]:
+        """Finished groups that no step has taken."""
+        return (*self.buffer.finished, *self._useless)
+
+    def restore(
+        self,
+        *,
+        stream: Mapping[str, Any],
+        next_group: int,
+        finished: Sequence[Group],
+        pending: Sequence[tuple[int, str]],
+        version: int,
+    ) -> None:
+        """Begin where a checkpoint was: finished groups wait again, pending prompts are issued
+        again under their old numbers, so that their samples draw the same random numbers."""
+        self.stream.restore(stream)
+        self.stream.put_back([prompt_id for _, prompt_id in pending])
+        self.next_group = next_group
+        self._reissue = deque(index for index, _ in pending)
+        for group in finished:
+            if self._is_useless(group):
+                self._useless.append(group)
+            else:
+                self.buffer.restore(group)
 
     # What the generators say.
 
@@ -249,9 +300,13 @@ class Rollouts:
         )
         self.stream.record(group.prompt.id, group.pass_rate)
         self.buffer.finish(group)
-        if self._rules.zero_variance == "dynamic" and not has_variance(group, self._rules):
+        if self._is_useless(group):
             self.buffer.drop(group.index)
             self._useless.append(group)
+
+    def _is_useless(self, group: Group) -> bool:
+        """Dynamic sampling replaces a group without variance."""
+        return self._rules.zero_variance == "dynamic" and not has_variance(group, self._rules)
 
     # Arithmetic and deadlines.
 
@@ -263,6 +318,12 @@ class Rollouts:
         if self.buffer.regime.alternating or self.buffer.regime.k == 0:
             return self.buffer.regime.capacity
         return max(0, -(-(wanted - outstanding) // self._settings.completions))
+
+    def _next_index(self) -> int:
+        if self._reissue:
+            return self._reissue.popleft()
+        self.next_group += 1
+        return self.next_group - 1
 
     def _least_busy(self) -> int:
         load = [0] * self._fleet.size

@@ -48,6 +48,7 @@ class Run:
 
     config: Config
     directory: RunDirectory
+    start_path: Path  # HF folder of the start model; its tokenizer is the run's
     rules: Rules
     trainer: Trainer
     rollouts: Rollouts
@@ -82,16 +83,22 @@ class Run:
 def open_run(
     config: Config,
     directory: RunDirectory,
-    model_path: Path,
+    start_path: Path,
     *,
+    trained_path: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Run:
-    """Make every part, at version 0. Generators are started; call `close` whatever happens."""
+    """Make every part, at version 0. Generators are started; call `close` whatever happens.
+
+    Args:
+        start_path: HF folder of the model that training starts from.
+        trained_path: HF folder of a checkpoint's weights to go on with.
+    """
     torch.set_num_threads(config.execution.threads)
-    tokenizer = load_tokenizer(model_path)
+    tokenizer = load_tokenizer(start_path)
     training, heldout = chain_prompts(config, tokenizer.encode)
-    trainer = make_trainer(config, model_path)
-    spec = generator_spec(config, model_path, tokenizer, [*training, *heldout])
+    trainer = make_trainer(config, trained_path or start_path)
+    spec = generator_spec(config, start_path, tokenizer, [*training, *heldout])
     regime = make_regime(config.regime, config.batch.groups)
     rules = make_rules(config)
     score = make_score(tokenizer.decode)
@@ -119,6 +126,7 @@ def open_run(
     return Run(
         config=config,
         directory=directory,
+        start_path=start_path,
         rules=rules,
         trainer=trainer,
         rollouts=rollouts,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -122,6 +122,34 @@ class Trainer:
             entropy=np.concatenate([s.entropy for s in seen]),
             version=np.concatenate([s.version for s in seen]),
         )
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """AdamW's state by parameter name, and master weights that the model does not hold."""
+        tensors: dict[str, Tensor] = {}
+        for name, master, parameter in zip(
+            self._names, self._master, self._parameters, strict=True
+        ):
+            for key, value in self.optimizer.state.get(master, {}).items():
+                tensors[f"{key}:{name}"] = value
+            if master is not parameter:
+                tensors[f"master:{name}"] = master.detach()
+        return tensors
+
+    def load_optimizer_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from `optimizer_tensors` of a trainer with the same model."""
+        for name, master, parameter in zip(
+            self._names, self._master, self._parameters, strict=True
+        ):
+            state = {
+                key: tensors[f"{key}:{name}"].clone()
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"{key}:{name}" in tensors
+            }
+            if state:
+                self.optimizer.state[master] = state
+            if master is not parameter:
+                with torch.no_grad():
+                    master.copy_(tensors[f"master:{name}"])
 
     def _backward(self, rows: Sequence[Row]) -> _PassSeen:
         """Add the gradient of some rows to the master's."""
