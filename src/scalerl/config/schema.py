@@ -139,7 +139,7 @@ class NoLengthControl(Section):
 
 class Cispo(Section):
     type: Literal["cispo"] = "cispo"
-    ratio_max: float = Field(default=5.0, gt=0, description="absolute cap of the importance ratio")
+    ratio_max: float = Field(default=5.0, ge=1, description="absolute cap of the importance ratio")
 
 
 class Dapo(Section):

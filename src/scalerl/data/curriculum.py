@@ -97,6 +97,10 @@ class PromptStream:
         """Pass rate of every recorded visit, by prompt id, in the order recorded."""
         return {prompt_id: tuple(rates) for prompt_id, rates in self._history.items()}
 
+    def prompt(self, prompt_id: str) -> Prompt:
+        """The prompt with this id. Errors: KeyError on one that the stream does not have."""
+        return self._prompts[prompt_id]
+
     def draw(self) -> Prompt:
         """The next prompt: one put back if there is any, else the next of the epoch.
 

@@ -118,7 +118,7 @@ class Rollouts:
         self._evaluations: list[Evaluated] = []
         self.counters = [Counters() for _ in range(fleet.size)]
         self.next_group = 0
-        self._reissue: deque[int] = deque()  # numbers of groups that a resume begins anew
+        self._reissue: deque[tuple[int, Prompt]] = deque()  # groups that a resume begins anew
         self.exhausted = False  # every prompt is retired: no group will ever be admitted again
         self.evaluating = False
         self.stop_signal: int | None = None  # set by a signal handler, heeded between two polls
@@ -183,14 +183,12 @@ class Rollouts:
         room = self.buffer.room(version, self._settings.last_version)
         for _ in range(min(room, self._appetite())):
             try:
-                prompt = self.stream.draw()
+                index, prompt = self._next_prompt()
             except AllPromptsRetired:  # a defined end: what is under way is still trained
                 self.exhausted = True
                 break
             generator = self._least_busy()
-            group = _Pending(
-                self._next_index(), prompt, version, generator, self._settings.completions
-            )
+            group = _Pending(index, prompt, version, generator, self._settings.completions)
             self.buffer.admit(group.index, version)
             self._pending[group.index] = group
             requests = [self._request(group.index, prompt, s) for s in range(len(group.samples))]
@@ -232,7 +230,8 @@ class Rollouts:
 
     def pending_prompts(self) -> tuple[tuple[int, str], ...]:
         """(group number, prompt id) of every unfinished group, oldest first."""
-        return tuple((p.index, p.prompt.id) for p in self._pending.values())
+        under_way = [(p.index, p.prompt.id) for p in self._pending.values()]
+        return (*under_way, *((index, prompt.id) for index, prompt in self._reissue))
 
     def held_groups(self) -> tuple[Group, ...]:
         """Finished groups that no step has taken."""
@@ -249,10 +248,11 @@ class Rollouts:
     ) -> None:
         """Begin where a checkpoint was: finished groups wait again, pending prompts are issued
         again under their old numbers, so that their samples draw the same random numbers."""
-        self.stream.restore(stream)
-        self.stream.put_back([prompt_id for _, prompt_id in pending])
+        self.stream.restore(stream)  # pending visits are still pending there
         self.next_group = next_group
-        self._reissue = deque(index for index, _ in pending)
+        self._reissue = deque(
+            (index, self.stream.prompt(prompt_id)) for index, prompt_id in pending
+        )
         for group in finished:
             if self._is_useless(group):
                 self._useless.append(group)
@@ -319,11 +319,12 @@ class Rollouts:
             return self.buffer.regime.capacity
         return max(0, -(-(wanted - outstanding) // self._settings.completions))
 
-    def _next_index(self) -> int:
+    def _next_prompt(self) -> tuple[int, Prompt]:
         if self._reissue:
             return self._reissue.popleft()
+        prompt = self.stream.draw()
         self.next_group += 1
-        return self.next_group - 1
+        return self.next_group - 1, prompt
 
     def _least_busy(self) -> int:
         load = [0] * self._fleet.size

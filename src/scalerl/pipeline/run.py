@@ -147,8 +147,6 @@ def open_run(
 
 def make_trainer(config: Config, model_path: Path) -> Trainer:
     bounds = config.loss.model_dump(exclude={"type"})
-    if isinstance(config.loss, axes.Grpo):
-        bounds = {"clip_low": config.loss.clip, "clip_high": config.loss.clip}
     o = config.optimizer
     return Trainer(
         load_model(model_path, config.model.weights),
