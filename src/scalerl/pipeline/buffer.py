@@ -17,9 +17,12 @@ the start (nothing is untrained), and
   may skip unfinished older ones, but only if (★) holds for version v+1 afterwards. Otherwise the
   step waits for the oldest work, and nothing is ever thrown away for being stale.
 
+So a group admitted at version s is trained by the step at version s+k at the latest, however slow
+it is: k steps after its admission at most, no group starves, and none is regenerated.
+
 k = 0 makes capacity P and lets no step skip anything: synchronous training. The alternating regime
-(`ppo_off_policy`) admits k·P groups at once when nothing is untrained, waits for all of them, and
-trains them in k steps while the generators keep the phase's weights.
+(`ppo_off_policy`) admits k·P groups at one version, waits for all of them, trains them in k steps
+while the generators keep the phase's weights, and admits again when none is left.
 """
 
 from __future__ import annotations
@@ -82,12 +85,26 @@ class Buffer:
     def room(self, version: int, last_version: int | None = None) -> int:
         """How many groups may be admitted now. `last_version`: the run ends there, so no more is
         admitted than the steps that are left can train."""
-        if self.regime.alternating and self.untrained:
-            return 0
+        if self.regime.alternating and any(s != version for s in self._admitted_versions()):
+            return 0  # the steps of a phase have begun
         capacity = self.regime.capacity
         if last_version is not None:
             capacity = min(capacity, (last_version - version) * self.groups)
         return max(0, capacity - self.untrained)
+
+    def appetite(self, outstanding: int, slots: int, completions: int) -> int:
+        """Groups worth starting now: fill every slot, and keep a step's worth queued behind, so
+        that a group is begun with weights as new as can be.
+
+        Args:
+            outstanding: completions sent to generators and not come back.
+            slots: completions that all generators together sample at a time.
+            completions: of a group, G.
+        """
+        if self.regime.alternating or self.regime.k == 0:
+            return self.regime.capacity
+        wanted = slots + self.groups * completions - outstanding
+        return max(0, -(-wanted // completions))
 
     def admit(self, index: int, version: int) -> None:
         if index in self._pending or index in self._finished:
@@ -127,19 +144,21 @@ class Buffer:
             return None
         by_age = sorted(self._finished.values(), key=lambda g: (g.admitted_version, g.index))
         chosen = by_age[:size]
-        taken = {g.index for g in chosen}
-        rest = [v for i, v in self._pending.items() if i not in taken]
-        rest += [g.admitted_version for g in by_age[size:]]
-        if not self._meets_deadlines(rest, version + 1):
-            return None
         for group in chosen:
             if version - group.admitted_version > self.regime.k:
                 raise StalenessError(
                     f"group {group.index}, admitted at version {group.admitted_version}, was to be "
                     f"trained at version {version} with k = {self.regime.k}"
                 )
+        rest = [*self._pending.values(), *(g.admitted_version for g in by_age[size:])]
+        if not self._meets_deadlines(rest, version + 1):
+            return None
+        for group in chosen:
             del self._finished[group.index]
         return chosen
+
+    def _admitted_versions(self) -> list[int]:
+        return [*self._pending.values(), *(g.admitted_version for g in self._finished.values())]
 
     def _meets_deadlines(self, admitted: Iterable[int], version: int) -> bool:
         """(★) for `version`, over groups given by their versions at admission."""

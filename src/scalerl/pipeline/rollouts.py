@@ -311,13 +311,9 @@ class Rollouts:
     # Arithmetic and deadlines.
 
     def _appetite(self) -> int:
-        """Groups worth starting now: fill every slot, and keep a step's worth queued behind."""
         outstanding = sum(p.missing for p in self._pending.values())
-        wanted = self._fleet.size * self._settings.slots
-        wanted += self.buffer.groups * self._settings.completions
-        if self.buffer.regime.alternating or self.buffer.regime.k == 0:
-            return self.buffer.regime.capacity
-        return max(0, -(-(wanted - outstanding) // self._settings.completions))
+        slots = self._fleet.size * self._settings.slots
+        return self.buffer.appetite(outstanding, slots, self._settings.completions)
 
     def _next_prompt(self) -> tuple[int, Prompt]:
         if self._reissue:
