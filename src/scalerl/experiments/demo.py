@@ -1,0 +1,75 @@
+"""The main job, end to end: train a small model, fit half of its curve, check the forecast.
+
+    supervised start → ScaleRL → curve.jsonl → fit of the first half → forecast against the second
+                                                                     → table, report.html
+
+Compute is counted in generated tokens here: a laptop's clock also measures what else it is doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from scalerl import scaling
+from scalerl.config import Config
+from scalerl.experiments.report import write_report
+from scalerl.pipeline.loop import Listener
+from scalerl.pipeline.session import run_new
+
+COMPUTE = "tokens_generated"
+FITTED_SHARE = 0.5
+
+
+def run_demo(
+    config: Config,
+    folder: Path,
+    listener: Listener,
+    *,
+    on_start: Callable[[int, float], None],
+) -> Path:
+    """Train a run in a fresh folder inside `folder`; returns the run's folder."""
+    path = fresh(folder)
+    run_new(config, path, listener, starts=folder / "starts", on_start=on_start)
+    return path
+
+
+def fresh(folder: Path) -> Path:
+    """The first of run-1, run-2 … that does not exist yet."""
+    number = 1
+    while (folder / f"run-{number}").exists():
+        number += 1
+    return folder / f"run-{number}"
+
+
+def forecast_table(run: Path) -> str:
+    """Fit the first half of a run's compute and hold the forecast against the rest, in words."""
+    curve = scaling.read_curve(run, compute=COMPUTE)
+    half = FITTED_SHARE * float(curve.compute[-1])
+    fitted = scaling.fit(curve, r0="step0", max_compute=half)
+    later = curve.select(curve.compute > half)
+    band = fitted.predict(later.compute)
+    lines = [
+        f"Fit of the first half ({half:,.0f} of {curve.compute[-1]:,.0f} generated tokens)",
+        fitted.summary(),
+        "",
+        "Forecast of the second half",
+        f"{'tokens':>12}  {'forecast':>8}  {'90 % band':>15}  {'measured':>8}",
+    ]
+    inside = (later.pass_rate >= band.observation_low) & (later.pass_rate <= band.observation_high)
+    for i in range(len(later.compute)):
+        bounds = f"{band.observation_low[i]:.3f} … {band.observation_high[i]:.3f}"
+        mark = "inside" if inside[i] else "outside"
+        lines.append(
+            f"{later.compute[i]:12,.0f}  {band.estimate[i]:8.3f}  {bounds:>15}  "
+            f"{later.pass_rate[i]:8.3f}  {mark}"
+        )
+    lines += ["", f"{int(np.sum(inside))} of {len(inside)} later evaluations are inside the band."]
+    return "\n".join(lines)
+
+
+def write_page(run: Path) -> Path:
+    """report.html of the run."""
+    return write_report([run], run / "report.html", fit_share=FITTED_SHARE)
