@@ -62,6 +62,7 @@ def page_values(
         values, own = _run_values(record, fit_share, len(records))
         runs.append(values)
         warnings += own
+    warnings.sort(key=lambda w: fits.LEVELS.index(w["level"]))
     return {
         "title": title,
         "version": scalerl.__version__,
@@ -83,8 +84,7 @@ def _run_values(
         record.notes.extend(notes)
         if own is not None:
             fitted[unit] = fits.fits_of(own, fit_share)
-        if unit == "device_hours":
-            curve = own
+        curve = curve or own
     values = {
         "name": record.name,
         "curve": data.evaluations(record.curve),
@@ -94,7 +94,8 @@ def _run_values(
         "texts": data.completions(record, n_runs),
         "config": record.config_text,
     }
-    return values, fits.warnings_of(record, curve, fitted.get("device_hours"), fit_share)
+    first = next(iter(fitted.values()), None)  # device-hours, unless they were not logged
+    return values, fits.warnings_of(record, curve, first, fit_share)
 
 
 def assemble(values: dict[str, Any]) -> str:

@@ -127,8 +127,9 @@ function drawFit(svg, clip, { i, fit }, x, y, box, alone) {
   const layer = shape("g", { "clip-path": clip });
   const from = (c) => grid.c.map((v, j) => j).filter((j) => grid.c[j] > c);
   if (state.band && grid.hi.some(known)) {
-    const js = from(window[0] / 1.0001).filter((j) => known(grid.hi[j]) && known(grid.lo[j]));
-    const outline = [...js.map((j) => [x(grid.c[j]), y(grid.hi[j])]), ...js.reverse().map((j) => [x(grid.c[j]), y(grid.lo[j])])];
+    const cs = [window[0], ...from(window[0]).map((j) => grid.c[j])];
+    const edge = (column) => cs.map((c) => [x(c), along(grid, column, c)]).map(([px, r]) => [px, known(r) ? y(r) : null]);
+    const outline = [...edge("hi"), ...edge("lo").reverse()];
     layer.append(shape("path", { class: "band", d: `${path(outline)}Z`, style: { fill: colour(i), opacity: 0.16 } }));
   }
   const end = [window[1], along(grid, "e", window[1])];

@@ -154,13 +154,15 @@ def training(rows: Sequence[Row]) -> dict[str, Any]:
         columns[key] = [short(_over(max, [row.get(key) for row in b])) for b in buckets]
     for key in LASTS:
         columns[key] = [short(b[-1].get(key), 7) for b in buckets]
-    groups = [(sum(_numbers([row.get("groups") for row in b]))) for b in buckets]
-    for key, counted in (("kept", "groups_trained"), ("no_variance", "groups_zero_variance")):
-        columns[key] = [
-            short(sum(_numbers([row.get(counted) for row in b])) / n) if n else None
-            for b, n in zip(buckets, groups, strict=True)
-        ]
+    columns["kept"] = [_share(b, "groups_trained") for b in buckets]
+    columns["no_variance"] = [_share(b, "groups_zero_variance") for b in buckets]
     return {"per_point": size, "columns": columns | _rates([b[-1] for b in buckets])}
+
+
+def _share(rows: Sequence[Row], counted: str) -> float | None:
+    """Groups counted under a name, of all groups of the steps that count them."""
+    rows = [r for r in rows if short(r.get(counted)) is not None and r.get("groups")]
+    return short(sum(r[counted] for r in rows) / sum(r["groups"] for r in rows)) if rows else None
 
 
 def _rates(ends: Sequence[Row]) -> dict[str, list[float | None]]:

@@ -48,7 +48,7 @@ function trimmed(v, digits) {
 
 const rate = (v) => (known(v) ? v.toFixed(3) : "–");
 const rateTick = (v) => rate(v).replace(/0$/, "");
-const percent = (v) => (!known(v) ? "–" : v > 0 && v < 0.001 ? "< 0.1 %" : `${(100 * v).toFixed(v > 0 && v < 0.095 ? 1 : 0)} %`);
+const percent = (v) => (!known(v) ? "–" : v > 0 && v < 0.001 ? "< 0.1 %" : `${(100 * v).toFixed(v > 0 && v < 0.095 ? 1 : 0)} %`);
 const signed = (v) => (known(v) ? `${v < 0 ? "−" : "+"}${Math.abs(v).toFixed(3)}` : "–");
 
 // ── scales ─────────────────────────────────────────────────────────────────────────────────────
@@ -132,8 +132,8 @@ function path(points) {
 }
 
 // ── frame: axes with grid and titles ───────────────────────────────────────────────────────────
-function axes(svg, x, y, box, { xTitle = "", yFormat = rateTick, xFormat = number, xRoom = null } = {}) {
-  for (const v of ticks(y, box.height / 45)) {
+function axes(svg, x, y, box, { xTitle = "", yFormat = rateTick, xFormat = number, xRoom = null, yRoom = box.height / 45 } = {}) {
+  for (const v of ticks(y, yRoom)) {
     const at = y(v);
     svg.append(
       shape("line", { class: "grid", x1: box.left, x2: box.right, y1: at, y2: at }),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +89,6 @@ def _fit(curve: Curve, limit: float | None) -> dict[str, Any]:
         check = check_forecast(fitted, curve)
     return {
         "status": fitted.status,
-        "words": STATUS_WORDS[fitted.status],
         "reasons": list(fitted.reasons),
         **{k: _triple(getattr(fitted, k)) for k in ("A", "B", "C_mid", "R0", "reached")},
         "n": fitted.n_points,
@@ -102,8 +102,8 @@ def _fit(curve: Curve, limit: float | None) -> dict[str, Any]:
 
 def _grid(fitted: Fit, curve: Curve) -> dict[str, list[Any]] | None:
     """Curve and 90 % observation band on a grid in log compute, a little beyond the evaluations."""
-    ends = np.log(curve.compute[[0, -1]]) + np.log([0.5, 2.0])
-    band = fitted.predict(np.exp(np.linspace(*ends, GRID)))
+    first, last = float(curve.compute[0]), float(curve.compute[-1])
+    band = fitted.predict(np.geomspace(first / 2, last * 2, GRID))
     if not np.isfinite(band.estimate).any():
         return None
     return {
@@ -142,74 +142,85 @@ def _triple(interval: Interval) -> list[Any]:
     return [short(v) for v in (interval.estimate, interval.low, interval.high)]
 
 
+LEVELS = ("red", "amber", "note")
+"""Of warnings, gravest first."""
+
+
 def warnings_of(
     run: RunRecord, curve: Curve | None, fits: dict[str, Any] | None, fit_share: float
 ) -> list[dict[str, str]]:
-    """What a reader must know before the figures, gravest first; levels red, amber and note."""
+    """What a reader must know before the figures, gravest first."""
     found: list[tuple[str, str]] = []
     if curve is None:
-        found.append(
-            ("note", "there is no evaluation after step 0 yet, so there is nothing to fit")
-        )
+        found.append(("note", "no evaluation after step 0 yet, so there is nothing to fit"))
     else:
-        found += [(w.level, w.message) for w in warn(curve)]
+        seen = warn(curve)
+        red = {w.kind for w in seen if w.level == "red"}
+        found += [(w.level, w.message) for w in seen if w.level == "red" or w.kind not in red]
     if fits is not None:
         found += _fit_warnings(fits, fit_share)
     found += _training_warnings(run)
     found += [("amber", note) for note in run.notes]
-    order = {"red": 0, "amber": 1, "note": 2}
-    found.sort(key=lambda w: order[w[0]])
+    found.sort(key=lambda w: LEVELS.index(w[0]))
     return [{"level": level, "run": run.name, "text": text} for level, text in found]
 
 
 def _fit_warnings(fits: dict[str, Any], fit_share: float) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
-    for part, words in (("first", f"first {fit_share:.0%} of the compute"), ("whole", "whole run")):
+    first = f"first {100 * fit_share:.0f} % of the compute"
+    for part, words in (("first", first), ("whole", "whole run")):
         found = fits.get(part)
         if found is None or found["status"] == "identified":
             continue
         level = "red" if found["status"] == "no_gain" and part == "whole" else "amber"
-        said = found.get("words", "nothing could be fitted")
-        out.append((level, f"fit of the {words}: {said} ({'; '.join(found['reasons'])})"))
+        said = STATUS_WORDS.get(found["status"], "nothing could be fitted")
+        reasons = "; ".join(found["reasons"]).replace(f": {said}", "")
+        out.append((level, f"fit of the {words}: {said} ({reasons})"))
     check = fits.get("first", {}).get("check")
     if check and check["p_value"] < MISS_P:
-        out.append(
-            (
-                "amber",
-                f"the forecast missed: {check['inside']} of {check['n']} later evaluations lie in "
-                f"its 90 % band, mean error {check['mean_error']:+.3f}",
-            )
-        )
+        out.append(("amber", _missed(check)))
     return out
 
 
+def _missed(check: dict[str, Any]) -> str:
+    return (
+        f"the forecast missed: {check['inside']} of {check['n']} later evaluations lie in its 90 % "
+        f"band, mean error {check['mean_error']:+.3f}"
+    )
+
+
 def _training_warnings(run: RunRecord) -> list[tuple[str, str]]:
-    out: list[tuple[str, str]] = []
     steps = run.steps
-    for rate, what in (("truncation", "cut at the length limit"), ("interruption", "interrupted")):
-        red = [r["step"] for r in steps if r.get(f"{rate}_level") == "red"]
-        if red:
-            level = "red" if rate == "truncation" else "amber"
-            out.append((level, f"more than 10 % of completions {what} in {_steps(red, steps)}"))
-    skipped = [r["step"] for r in steps if r.get("skip_reason")]
-    if skipped:
-        why = ", ".join(dict.fromkeys(str(r["skip_reason"]) for r in steps if r.get("skip_reason")))
-        out.append(("amber", f"no update in {_steps(skipped, steps)}: {why}"))
-    refused = [r["step"] for r in steps if r.get("applied") is False]
-    if refused:
-        out.append(("amber", f"an update was not applied in {_steps(refused, steps)}"))
-    bound = run.config.get("regime.k")
-    stale = [
-        r["step"] for r in steps if bound is not None and (r.get("staleness_max") or 0) > bound
-    ]
-    if stale:
-        out.append(("red", f"staleness above the bound k = {bound} in {_steps(stale, steps)}"))
-    planned, done = run.config.get("steps"), steps[-1]["step"] if steps else 0
+
+    def where(test: Callable[[Row], bool]) -> str | None:
+        found = [row["step"] for row in steps if test(row)]
+        return _steps(found, steps) if found else None
+
+    bound = run.config.get("regime.k", math.inf)
+    reasons = dict.fromkeys(str(r["skip_reason"]) for r in steps if r.get("skip_reason"))
+    out: list[tuple[str, str]] = []
+    if at := where(lambda r: r.get("truncation_level") == "red"):
+        out.append(("red", f"more than 10 % of completions cut at the length limit in {at}"))
+    if at := where(lambda r: r.get("interruption_level") == "red"):
+        out.append(("amber", f"more than 10 % of completions interrupted in {at}"))
+    if at := where(lambda r: bool(r.get("skip_reason"))):
+        out.append(("amber", f"no update in {at}: {', '.join(reasons)}"))
+    if at := where(lambda r: r.get("applied") is False):
+        out.append(("amber", f"an update was not applied in {at}"))
+    if at := where(lambda r: (r.get("staleness_max") or 0) > bound):
+        out.append(("red", f"staleness above the bound k = {bound} in {at}"))
+    return out + _progress(run)
+
+
+def _progress(run: RunRecord) -> list[tuple[str, str]]:
+    out: list[tuple[str, str]] = []
+    planned, done = run.config.get("steps"), run.steps[-1]["step"] if run.steps else 0
     if isinstance(planned, int) and done < planned:
         out.append(("note", f"step {done} of {planned}: the run is going on, or was stopped"))
-    attempts = max((r["attempt"] for r in [*steps, *run.curve]), default=0)
+    attempts = max((r["attempt"] for r in [*run.steps, *run.curve]), default=0)
     if attempts:
-        out.append(("note", f"resumed {attempts} times; each step is shown once"))
+        times = "once" if attempts == 1 else f"{attempts} times"
+        out.append(("note", f"resumed {times}; each step is shown as it was last run"))
     return out
 
 

@@ -1,19 +1,19 @@
 // Training panels: small figures of the step log on the same compute axis, one colour a run.
 
 const PANELS = [
-  { title: "Training pass rate", lines: [["pass_rate", ""]], smooth: true },
-  { title: "Reward", lines: [["reward_mean", ""]], smooth: true, format: (v) => number(v) },
-  { title: "Entropy (nats)", lines: [["entropy", ""]], smooth: true, format: (v) => number(v) },
-  { title: "Completion length (tokens)", lines: [["length_mean", "mean"], ["length_max", "longest"]], format: (v) => number(v) },
+  { title: "Training pass rate", lines: [["pass_rate", ""]] },
+  { title: "Reward", lines: [["reward_mean", ""]], format: (v) => number(v) },
+  { title: "Entropy (nats)", lines: [["entropy", ""]], format: (v) => number(v) },
+  { title: "Completion length (tokens)", lines: [["length_mean", "mean"], ["length_max", "longest", "plain"]], format: (v) => number(v) },
   { title: "Completions not finished", lines: [["truncation_rate", "truncated"], ["interruption_rate", "interrupted"]], format: percent, floor: 0, rise: 0.01 },
-  { title: "Staleness (optimiser steps)", lines: [["staleness_mean", "mean"], ["staleness_max", "oldest token"]], format: (v) => number(v), floor: 0, rise: 1 },
-  { title: "Throughput (tokens a device-second)", lines: [["generator_speed", "generator"], ["trainer_speed", "trainer"]], format: (v) => number(v), floor: 0, smooth: true },
-  { title: "Idle share of device time", lines: [["generator_idle", "generator"], ["trainer_idle", "trainer"]], format: percent, floor: 0, smooth: true },
-  { title: "Groups", lines: [["kept", "trained on"], ["no_variance", "left out: all alike"]], format: percent, floor: 0, smooth: true },
-  { title: "Mismatch |log π_train − log π_gen|", lines: [["mismatch_mean", "mean"], ["mismatch_max", "largest"]], format: (v) => number(v, 2), log: true },
-  { title: "Prompts retired", lines: [["prompts_retired", ""]], format: (v) => number(v), floor: 0, rise: 1 },
-  { title: "Gradient norm", lines: [["gradient_norm", ""]], format: (v) => number(v), floor: 0, smooth: true },
-  { title: "Effective sample share", lines: [["ess_share", ""]], format: rate, smooth: true },
+  { title: "Staleness (optimiser steps)", lines: [["staleness_mean", "mean"], ["staleness_max", "oldest token", "plain"]], format: (v) => number(v), floor: 0, rise: 1 },
+  { title: "Throughput (tokens a device-second)", lines: [["generator_speed", "generator"], ["trainer_speed", "trainer"]], format: (v) => number(v), floor: 0 },
+  { title: "Idle share of device time", lines: [["generator_idle", "generator"], ["trainer_idle", "trainer"]], format: percent, floor: 0 },
+  { title: "Groups", lines: [["kept", "trained on"], ["no_variance", "left out: all alike"]], format: percent, floor: 0 },
+  { title: "Mismatch |log π_train − log π_gen|", lines: [["mismatch_mean", "mean"], ["mismatch_max", "largest", "plain"]], format: (v) => number(v, 2), log: true },
+  { title: "Prompts retired", lines: [["prompts_retired", "", "plain"]], format: (v) => number(v), floor: 0, rise: 1 },
+  { title: "Gradient norm", lines: [["gradient_norm", ""]], format: (v) => number(v), floor: 0 },
+  { title: "Effective sample share", lines: [["ess_share", ""]], format: rate },
   { title: "Held-out pass@k", lines: "pass_at_k" },
 ];
 const DASHES = ["", "5 4"];
@@ -30,7 +30,7 @@ function drawPanels() {
   }
   const thinned = Math.max(...runs.map(({ run }) => run.training.per_point));
   const words = [`Against ${unitLabel(state.x)}, as chosen above. Lengths and rates are those before any filter or mask.`];
-  words.push("Thin lines are single steps, thick ones their running mean.");
+  words.push(runs.length <= 2 ? "Thin lines are single steps, thick ones their running mean." : "Lines are running means; longest, oldest and largest are single steps.");
   if (thinned > 1) words.push(`Long runs are thinned: a point stands for up to ${thinned} steps (mean; the largest for maxima).`);
   note.textContent = words.join(" ");
   const figures = PANELS.map((panel) => drawPanel(panel, runs)).filter(Boolean);
@@ -41,10 +41,10 @@ function drawPanels() {
 // The panel's lines: [{i, run, label, dash, points: [[c, v, step]]}].
 function panelLines(panel, runs) {
   if (panel.lines === "pass_at_k") return runs.flatMap(passLines);
-  return runs.flatMap(({ run, i }) => panel.lines.map(([key, label], k) => {
+  return runs.flatMap(({ run, i }) => panel.lines.map(([key, label, plain], k) => {
     const { columns } = run.training;
     const points = (columns[key] ?? []).map((v, j) => [columns[state.x][j], v, columns.step[j]]);
-    return { i, run, label, dash: DASHES[k], points: points.filter(([c]) => known(c)) };
+    return { i, run, label, plain, dash: DASHES[k], points: points.filter(([c]) => known(c)) };
   })).filter((line) => line.points.some(([, v]) => known(v)));
 }
 
@@ -52,7 +52,7 @@ function passLines({ run, i }) {
   const ks = Object.keys(run.curve.pass_at_k[0] ?? {});
   return [...new Set([ks[0], ks.at(-1)])].filter(Boolean).map((key, k) => {
     const points = run.curve.pass_at_k.map((p, j) => [run.curve[state.x][j], p[key], run.curve.step[j]]);
-    return { i, run, label: `k = ${key}`, dash: DASHES[k], points: points.filter(([c]) => known(c)) };
+    return { i, run, label: `k = ${key}`, plain: "plain", dash: DASHES[k], points: points.filter(([c]) => known(c)) };
   }).filter((line) => line.points.length);
 }
 
@@ -75,13 +75,14 @@ function drawLines(holder, panel, lines) {
   const cs = lines.flatMap((l) => l.points.map(([c]) => c));
   const x = scale(0, Math.max(...cs, 1e-12), box.left, box.right);
   const y = panelScale(panel, lines, box);
-  axes(svg, x, y, box, { yFormat: panel.format ?? rateTick, xRoom: width / 80 });
+  axes(svg, x, y, box, { yFormat: panel.format ?? rateTick, xRoom: width / 80, yRoom: 4 });
+  const few = new Set(lines.map((l) => l.i)).size <= 2;
   for (const line of lines) {
     const at = (points) => path(points.map(([c, v]) => [x(c), known(v) && (!y.log || v > 0) ? y(v) : null]));
-    const width = panel.smooth ? 2.1 : 1.7;
-    const smooth = panel.smooth && line.points.length > 24;
-    if (smooth && lines.length <= 6) svg.append(shape("path", { d: at(line.points), style: stroke(line.i, { width: 1, opacity: 0.35 }) }));
-    svg.append(shape("path", { class: "line", d: at(smooth ? smoothed(line.points) : line.points), style: stroke(line.i, { width, dash: line.dash }) }));
+    const smooth = !line.plain && line.points.length > 24;
+    if (smooth && few) svg.append(shape("path", { d: at(line.points), style: stroke(line.i, { width: 1, opacity: 0.3 }) }));
+    const style = stroke(line.i, { width: line.plain ? 1.5 : 2.1, dash: line.dash, opacity: line.plain && line.dash && !few ? 0.4 : 1 });
+    svg.append(shape("path", { class: "line", d: at(smooth ? smoothed(line.points) : line.points), style }));
   }
   pointPanel(holder, svg, panel, lines, x, y, box);
 }

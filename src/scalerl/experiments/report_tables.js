@@ -4,16 +4,30 @@ const SIGNS = { red: ["✖", "Stop and look:"], amber: ["▲", "Take care:"], no
 const BADGES = { identified: "✔", weak: "▲", not_identified: "?", unstable: "▲", no_gain: "✖", none: "–" };
 
 function drawWarnings() {
-  const several = page.runs.length > 1;
-  const lines = page.warnings.map(({ level, run, text }) => {
+  const lines = gathered(page.warnings).map(({ level, text }) => {
     const [sign, word] = SIGNS[level];
-    return make("p", { class: `warning ${level}` }, make("b", {}, `${sign} ${word}`), several ? `${run}: ${text}` : text);
+    return make("p", { class: `warning ${level}` }, make("b", {}, `${sign} ${word}`), text);
   });
   const calm = make("p", { class: "warning good" }, make("b", {}, "✔"), "Nothing to warn of: no drawdown, no truncation, and the ceiling is identified.");
   const shown = lines.length > 8
     ? [...lines.slice(0, 6), make("details", {}, make("summary", {}, `${lines.length - 6} more warnings`), lines.slice(6))]
     : lines;
   byId("warnings").replaceChildren(...(shown.length ? shown : [calm]));
+}
+
+// With several runs, what is said of more than one in the same words is said once, without details.
+function gathered(warnings) {
+  if (page.runs.length === 1) return warnings;
+  const plain = (w) => w.text.replace(/ \(.*\)$/s, "");
+  const same = new Map();
+  for (const w of warnings) {
+    const key = `${w.level} ${plain(w)}`;
+    same.set(key, [...(same.get(key) ?? []), w]);
+  }
+  return [...same.values()].map((all) => {
+    if (all.length === 1) return { level: all[0].level, text: `${all[0].run}: ${all[0].text}` };
+    return { level: all[0].level, text: `${plain(all[0])}: ${all.map((w) => w.run).join(", ")}` };
+  });
 }
 
 function drawHeadline() {
@@ -57,29 +71,52 @@ function studyTiles(tile) {
 
 // ── parameters ─────────────────────────────────────────────────────────────────────────────────
 function drawFits() {
-  const rows = shownRuns().flatMap(({ run, i }) =>
-    ["first", "whole"].map((part) => ({ run, i, part, fit: run.fits[state.x]?.[part] })).filter((r) => r.fit));
+  const runs = shownRuns();
+  const parts = runs.length <= 3 ? ["first", "whole"] : [state.fit === "first" ? "first" : "whole"];
+  const rows = runs.flatMap(({ run, i }) => parts.map((part) => ({ run, i, part, fit: run.fits[state.x]?.[part] })).filter((r) => r.fit));
   if (!rows.length) {
     byId("fit-table").replaceChildren(make("p", { class: "note" }, "There is nothing to fit yet: no evaluation after step 0."));
     return;
   }
+  const bounds = rows.flatMap((r) => r.fit.A ?? []).filter(known);
+  const room = scale(Math.min(...bounds), Math.max(...bounds), 4, 76);
   const head = ["Run", "Fitted on", "Status", "Ceiling A", "Steepness B", `C_mid (${unitLabel(state.x)})`, "R0", "Gain reached", "Forecast check"];
-  const body = rows.flatMap(({ run, i, part, fit }) => [
-    make("tr", { class: "open" },
-      make("th", { scope: "row" }, swatch(i, { open: part === "first" }), ` ${run.name}`),
-      make("td", {}, part === "first" ? `first ${percent(page.fit_share)}` : "whole run", make("span", { class: "low" }, `${fit.n} evaluations`)),
-      make("td", {}, make("span", { class: `status ${fit.status}` }, `${BADGES[fit.status]} ${fit.status.replace("_", " ")}`)),
-      make("td", {}, fit.A ? [interval(fit.A, rate), ceilingBar(fit.A, i)] : "–"),
-      make("td", {}, interval(fit.B, (v) => number(v))),
-      make("td", {}, interval(fit.C_mid, (v) => number(v))),
-      make("td", {}, interval(fit.R0, rate)),
-      make("td", {}, interval(fit.reached, percent)),
-      make("td", {}, checkWords(fit, part))),
-    make("tr", {}, make("td"), make("td", { class: "reasons", colspan: head.length - 1 }, fit.reasons.join("; "))),
-  ]);
-  const table = make("table", {}, make("thead", {}, make("tr", {}, head.map((h) => make("th", { scope: "col" }, h)))), make("tbody", {}, body));
-  const note = "Intervals are 90 %. Where a value is not identified only its bounds are given. The bar beside A runs from 0 to 1.";
-  byId("fit-table").replaceChildren(make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of fits" }, table), make("p", { class: "note" }, note));
+  const body = rows.map((row) => make("tr", {}, fitCells(row, room)));
+  const notes = ["Intervals are 90 %. Where a value is not identified only its bounds are given."];
+  if (bounds.length) notes.push(`The bars of A share one scale, from ${rate(room.low)} to ${rate(room.high)}.`);
+  if (parts.length === 1) notes.push("With more than three runs, the fit chosen above is shown; choose fewer runs to see both.");
+  byId("fit-table").replaceChildren(
+    scrolling("Table of fits", head, body),
+    make("p", { class: "note" }, notes.join(" ")),
+    make("details", { open: runs.length <= 3 }, make("summary", {}, "Reasons for each status"), make("dl", { class: "reasons" }, rows.map(reasonOf))),
+  );
+}
+
+const partName = (part) => (part === "first" ? `first ${percent(page.fit_share)}` : "whole run");
+
+function fitCells({ run, i, part, fit }, room) {
+  const badge = make("span", { class: `status ${fit.status}` }, `${BADGES[fit.status]} ${fit.status.replace("_", " ")}`);
+  return [
+    make("th", { scope: "row" }, swatch(i, { open: part === "first" }), ` ${run.name}`),
+    make("td", {}, partName(part), make("span", { class: "low" }, `${fit.n} evaluations`)),
+    make("td", {}, badge),
+    make("td", {}, fit.A ? [interval(fit.A, rate), ceilingBar(fit.A, i, room)] : "–"),
+    make("td", {}, interval(fit.B, (v) => number(v))),
+    make("td", {}, interval(fit.C_mid, (v) => number(v))),
+    make("td", {}, interval(fit.R0, rate)),
+    make("td", {}, interval(fit.reached, percent)),
+    make("td", {}, checkWords(fit, part)),
+  ];
+}
+
+function reasonOf({ run, part, fit }) {
+  return [make("dt", {}, `${run.name}, ${partName(part)}: ${fit.status.replace("_", " ")}`), make("dd", {}, fit.reasons.join("; "))];
+}
+
+function scrolling(label, head, rows) {
+  const cells = head.map((words) => make("th", { scope: "col" }, words));
+  const table = make("table", {}, make("thead", {}, make("tr", {}, cells)), make("tbody", {}, rows));
+  return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, table);
 }
 
 function interval(triple, format) {
@@ -90,9 +127,8 @@ function interval(triple, format) {
   return [make("span", {}, format(estimate)), make("span", { class: "low" }, bounds)];
 }
 
-function ceilingBar([A, low, high], i) {
+function ceilingBar([A, low, high], i, at) {
   if (!known(low)) return null;
-  const at = (v) => 2 + 76 * Math.min(1, Math.max(0, v));
   return shape("svg", { width: 80, height: 10, "aria-hidden": "true" },
     shape("line", { class: "grid", x1: 2, x2: 78, y1: 5, y2: 5 }),
     shape("line", { x1: at(low), x2: at(high), y1: 5, y2: 5, style: stroke(i, { width: 3 }) }),
@@ -100,10 +136,10 @@ function ceilingBar([A, low, high], i) {
 }
 
 function checkWords(fit, part) {
-  if (part === "whole") return make("span", { class: "low" }, "nothing left to check");
+  if (part === "whole") return make("span", { class: "low" }, "nothing left");
   if (!fit.check) return "–";
-  const { inside, n, mean_error: error, rmse } = fit.check;
-  return [make("span", {}, `${inside} of ${n} inside the 90 % band`), make("span", { class: "low" }, `mean error ${signed(error)}, RMSE ${rate(rmse)}`)];
+  const { inside, n, mean_error: error } = fit.check;
+  return [make("span", {}, `${inside} of ${n} in the band`), make("span", { class: "low" }, `mean error ${signed(error)}`)];
 }
 
 function drawPointTable() {
@@ -137,10 +173,9 @@ function drawLedger() {
       return make("td", { class: "share" }, percent(share), make("span", { class: "low" }, number(run.ledger[key], 4)), bar);
     })));
   const head = ["Run", "Generated", ...LEDGER.map(([, words]) => words)];
-  const table = make("table", {}, make("thead", {}, make("tr", {}, head.map((h) => make("th", { scope: "col" }, h)))), make("tbody", {}, rows));
   const closed = runs.every(({ run }) => LEDGER.reduce((sum, [key]) => sum + (run.ledger[key] ?? 0), 0) === run.ledger.generated);
   const words = closed ? "The account closes: generated = trained + masked + filtered + truncated + discarded + waiting." : "The account does not close: tokens were lost or counted twice.";
-  byId("ledger").replaceChildren(make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Token account" }, table), make("p", { class: "note" }, words));
+  byId("ledger").replaceChildren(scrolling("Token account", head, rows), make("p", { class: "note" }, words));
 }
 
 // ── settings ───────────────────────────────────────────────────────────────────────────────────
@@ -148,12 +183,12 @@ function drawSettings() {
   const parts = [];
   if (page.runs.length > 1) {
     const { differences } = page;
-    const head = make("tr", {}, make("th", { scope: "col" }, "Setting"), page.runs.map((r) => make("th", { scope: "col" }, r.name)));
+    const head = ["Setting", ...page.runs.map((r) => r.name)];
     const rows = differences.map(({ key, values }) => make("tr", {},
       make("th", { scope: "row" }, make("code", {}, key)),
       values.map((v) => make("td", { class: v === values[0] ? "" : "differs" }, v ?? "not set"))));
     parts.push(differences.length
-      ? make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that differ" }, make("table", {}, make("thead", {}, head), make("tbody", {}, rows)))
+      ? scrolling("Settings that differ", head, rows)
       : make("p", { class: "note" }, "All runs have the same settings."));
     parts.push(make("p", { class: "note" }, "Settings in which a run differs from the first; bold where it does."));
   }
