@@ -149,7 +149,7 @@ def test_controls_change_what_is_drawn(browser: Browser, pages: dict[str, Path])
 
 def test_later_evaluations_look_different(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["one"])
-    marks = "[...document.querySelectorAll('#chart path[transform]')].map(p => p.style.fill)"
+    marks = "[...document.querySelectorAll('#chart .mark')].map(p => p.style.fill)"
     fills = browser.js(marks)
     assert len(fills) == 16
     assert fills.count("var(--paper)") == 8  # those beyond half of the compute
@@ -173,7 +173,8 @@ def test_keyboard_walks_along_the_evaluations(browser: Browser, pages: dict[str,
 
 def test_mouse_finds_the_point_below_it(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["one"])
-    x, y = browser.middle("#chart path[transform]:last-of-type")
+    browser.js("[...document.querySelectorAll('#chart .mark')].at(-1).id = 'last'")
+    x, y = browser.middle("#last")
     browser.hover(x, y)
     tip = text(browser, "#chart .tip")
     assert "step 60" in tip
@@ -206,8 +207,8 @@ def test_reader_filters_and_turns_pages(browser: Browser, pages: dict[str, Path]
     assert "1 to 1 of 1 prompts" in text(browser, "#pairs")
     browser.choose("#read-outcome-1", "any")
     browser.choose("#read-at-1", "1")
-    assert text(browser, ".pair:nth-of-type(2) .said + .said h4").startswith("✔ correct")
-    assert text(browser, ".pair:nth-of-type(3) .said + .said h4").startswith("✖ wrong")
+    assert text(browser, ".pair:nth-of-type(2) .said + .said h3").startswith("✔ correct")
+    assert text(browser, ".pair:nth-of-type(3) .said + .said h3").startswith("✖ wrong")
     browser.choose("#read-outcome-1", "interrupted")
     assert "No prompt has both outcomes" in text(browser, "#pairs")
 

@@ -128,7 +128,7 @@ function drawPairs() {
 
 function said(answer, evaluation) {
   const where = `step ${evaluation.step}`;
-  if (!answer) return make("div", { class: "said" }, make("h4", {}, where), make("p", { class: "note" }, "not written out"));
+  if (!answer) return make("div", { class: "said" }, make("h3", {}, where), make("p", { class: "note" }, "not written out"));
   const right = answer.outcome === "correct" && !answer.truncated;
   const words = [right ? "✔ correct" : `✖ ${String(answer.outcome).replace("_", " ")}`];
   const tags = [];
@@ -137,7 +137,7 @@ function said(answer, evaluation) {
   const facts = [where, `${answer.tokens ?? "?"} tokens`];
   if (known(answer.pass_rate)) facts.push(`${percent(answer.pass_rate)} of its completions correct`);
   return make("div", { class: "said" },
-    make("h4", {}, make("b", { class: right ? "right" : "wrong" }, words[0]), tags, facts.join(" · ")), make("pre", { tabindex: 0 }, answer.text));
+    make("h3", {}, make("b", { class: right ? "right" : "wrong" }, words[0]), tags, facts.join(" · ")), make("pre", { tabindex: 0 }, answer.text));
 }
 
 // ── start ──────────────────────────────────────────────────────────────────────────────────────

@@ -41,15 +41,17 @@ function shownRuns() {
 function drawChart() {
   const holder = byId("chart");
   const width = Math.max(280, holder.clientWidth);
-  const height = Math.round(Math.min(470, Math.max(320, width * 0.5)));
   const runs = shownRuns().map((r) => ({ ...r, points: pointsOf(r.run), fit: fitOf(r.run) }));
+  const empty = !runs.some((r) => r.points.length);
+  const height = empty ? 120 : Math.round(Math.min(470, Math.max(320, width * 0.5)));
   const svg = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}` });
   holder.replaceChildren(svg);
   const box = { left: 48, right: width - 14, top: 14, bottom: height - 46 };
   box.height = box.bottom - box.top;
   const stops = state.view === "F" ? drawTransform(svg, box, runs) : drawRates(svg, box, runs);
   if (!stops.length) {
-    const words = state.runs.size ? "No evaluation to draw yet" : "No run selected";
+    const nothing = empty ? "No evaluation to draw yet" : "No fit to transform the evaluations by";
+    const words = state.runs.size ? nothing : "No run selected";
     svg.append(shape("text", { class: "title", x: width / 2, y: height / 2, "text-anchor": "middle" }, words));
   }
   const near = (x, y) => {
@@ -199,8 +201,9 @@ function drawTransform(svg, box, runs) {
   const cs = all.map((p) => p.c), ys = all.map((p) => p.F.y);
   const x = scale(Math.min(...cs) / 1.2, Math.max(...cs) * 1.12, box.left + 8, box.right, true);
   const pad = 0.08 * (Math.max(...ys) - Math.min(...ys)) + 0.05;
-  const y = scale(Math.min(...ys) - pad, Math.max(...ys) + pad, box.bottom, box.top);
-  axes(svg, x, y, box, { xTitle: unitLabel(state.x), yFormat: (v) => number(10 ** v, 2) });
+  const yLog = scale(10 ** (Math.min(...ys) - pad), 10 ** (Math.max(...ys) + pad), box.bottom, box.top, true);
+  const y = (power) => yLog(10 ** power);
+  axes(svg, x, yLog, box, { xTitle: unitLabel(state.x), yFormat: (v) => number(v, 2) });
   svg.append(shape("text", { class: "title", x: box.left + 12, y: box.top + 10 }, "F(R)"));
   const clip = clipTo(svg, box, box.left);
   for (const s of sets) {
@@ -257,8 +260,9 @@ function captionText(runs) {
   if (known(prompts) && known(samples)) {
     words.push(`Each mark is the mean over ${prompts} held-out prompts of ${samples} completions each; its bar is the standard error of sampling them.`);
   }
-  if (state.fit === "first") words.push(`The fit saw only the first ${percent(page.fit_share)} of the compute; what follows is its forecast.`);
-  if (state.fit === "whole") words.push("The fit saw every evaluation; dashes lead on to 1.8 times the compute spent.");
+  const fitted = runs.some((r) => r.fit?.grid);
+  if (fitted && state.fit === "first") words.push(`The fit saw only the first ${percent(page.fit_share)} of the compute; what follows is its forecast.`);
+  if (fitted && state.fit === "whole") words.push("The fit saw every evaluation; dashes lead on to 1.8 times the compute spent.");
   if (runs.some((r) => known(r.fit?.A?.[1])) && state.fit !== "off") words.push("Right: 90 % interval of the ceiling A.");
   return words.join(" ");
 }

@@ -15,6 +15,8 @@ from scalerl.errors import InputError
 from scalerl.pipeline.records import Row, current_rows
 
 MARKS = ("curve.jsonl", "steps.jsonl")
+DEEPEST = 4
+"""Folders between a study and a run; a link that leads back up ends there."""
 STEPS_SHOWN = 300
 """Points of a training panel; longer runs are thinned to means of neighbouring steps."""
 TEXT_BUDGET = 2_500_000
@@ -73,12 +75,14 @@ def find_runs(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return _distinct(found)
 
 
-def _below(path: Path) -> list[Path]:
+def _below(path: Path, depth: int = 0) -> list[Path]:
     """`path` if it is a run, else the runs among its folders, in order of name."""
     if any((path / mark).is_file() for mark in MARKS):
         return [path]
+    if depth == DEEPEST:
+        return []
     folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-    return [run for folder in folders for run in _below(folder)]
+    return [run for folder in folders for run in _below(folder, depth + 1)]
 
 
 def _distinct(found: list[tuple[str, Path]]) -> list[tuple[str, Path]]:

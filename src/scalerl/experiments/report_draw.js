@@ -66,7 +66,7 @@ function ticks(s, room) {
 function evenTicks(low, high, room) {
   const rough = (high - low) / Math.max(1, room);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((k) => k * power).find((v) => v >= rough * 0.999);
+  const step = [1, 2, 5, 10].map((k) => k * power).find((v) => v >= rough * 0.999);
   const out = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) {
     out.push(Number((i * step).toPrecision(12)));
@@ -99,6 +99,7 @@ const colour = (i) => `var(--s${i % COLOURS})`;
 
 function mark(i, x, y, { open = false, size = 4 } = {}) {
   return shape("path", {
+    class: "mark",
     d: MARKS[i % MARKS.length](size),
     transform: `translate(${x.toFixed(1)},${y.toFixed(1)})`,
     style: { stroke: colour(i), strokeWidth: 1.7, fill: open ? "var(--paper)" : colour(i) },

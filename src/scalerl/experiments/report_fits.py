@@ -173,13 +173,19 @@ def _fit_warnings(fits: dict[str, Any], fit_share: float) -> list[tuple[str, str
         if found is None or found["status"] == "identified":
             continue
         level = "red" if found["status"] == "no_gain" and part == "whole" else "amber"
-        said = STATUS_WORDS.get(found["status"], "nothing could be fitted")
+        said = _said(found)
         reasons = "; ".join(found["reasons"]).replace(f": {said}", "")
         out.append((level, f"fit of the {words}: {said} ({reasons})"))
     check = fits.get("first", {}).get("check")
     if check and check["p_value"] < MISS_P:
         out.append(("amber", _missed(check)))
     return out
+
+
+def _said(found: dict[str, Any]) -> str:
+    if found["status"] == "not_identified" and found["A"][1] is None:
+        return "there is too little to tell a ceiling from"
+    return STATUS_WORDS.get(found["status"], "nothing could be fitted")
 
 
 def _missed(check: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ function drawPanels() {
   }
   const thinned = Math.max(...runs.map(({ run }) => run.training.per_point));
   const words = [`Against ${unitLabel(state.x)}, as chosen above. Lengths and rates are those before any filter or mask.`];
+  if (runs.length > 1) words.push("Colours are those of the runs above.");
   words.push(runs.length <= 2 ? "Thin lines are single steps, thick ones their running mean." : "Lines are running means; longest, oldest and largest are single steps.");
   if (thinned > 1) words.push(`Long runs are thinned: a point stands for up to ${thinned} steps (mean; the largest for maxima).`);
   note.textContent = words.join(" ");

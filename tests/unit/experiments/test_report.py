@@ -396,3 +396,9 @@ def test_two_pages_of_the_same_run_are_the_same_bytes(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     a, b = (write_report([run], tmp_path / n).read_bytes() for n in ("a.html", "b.html"))
     assert a == b
+
+
+def test_link_that_leads_back_up_is_no_endless_search(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "study" / "run")
+    (tmp_path / "study" / "again").symlink_to(tmp_path / "study", target_is_directory=True)
+    assert [p.resolve() for _, p in data.find_runs([tmp_path / "study"])] == [run.resolve()]
