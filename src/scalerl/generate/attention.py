@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
+from scalerl.model.attention import wants_float64
+
 NAME = "scalerl_slots"
 
 
@@ -119,6 +121,8 @@ def slot_attention(
 ) -> tuple[Tensor, None]:
     """Write this step's keys and values to the cache and attend, as drawn at the top of the file.
 
+    FP32 on a CPU is computed, and cached, in float64: ``scalerl.model.attention`` says why.
+
     Args:
         query: ``[1, H, N, h]``; key, value: ``[1, K, N, h]``; rotary positions are applied already.
 
@@ -129,6 +133,9 @@ def slot_attention(
         raise NotImplementedError("attention sinks are not supported by the slot engine")
     n = len(slot_layout.positions)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    given = query.dtype
+    if wants_float64(query):
+        query, key, value = query.double(), key.double(), value.double()
     k, v = slot_layout.cache.layer(module.layer_idx, key, value)  # type: ignore[arg-type]
     parts = []
     start = n
@@ -147,7 +154,7 @@ def slot_attention(
             flat = x[0, :, :n].transpose(0, 1).reshape(-1, x.shape[-1])
             cached.view(-1, x.shape[-1]).index_copy_(0, rows, flat)
         parts.insert(0, _decode(query[0, :, :n], k, v, slot_layout, scale, sliding_window, softcap))
-    return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[None].to(given), None
 
 
 def _decode(
@@ -175,8 +182,7 @@ def _decode(
     else:
         scores = torch.bmm(q, k_n.transpose(1, 2)) * scale
         scores = softcap * torch.tanh(scores / softcap) + bias
-    weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
-    return torch.bmm(weights, v_n).view(n, heads, -1)
+    return torch.bmm(_softmax(scores), v_n).view(n, heads, -1)
 
 
 def _causal(
@@ -198,10 +204,16 @@ def _causal(
         if window is not None:
             hidden |= columns <= columns[:, None] - window
         scores = scores.masked_fill(hidden, -torch.inf)
-        out = torch.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype) @ v
+        out = _softmax(scores) @ v
     return out.transpose(1, 2).flatten(0, 1)
 
 
 def _sequences(x: Tensor, length: int) -> Tensor:
     """``[heads, c · t, h]`` → ``[c, heads, t, h]``."""
     return x.unflatten(1, (-1, length)).transpose(0, 1)
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    """Softmax in float32 or better, in the scores' type again."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    return torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)

@@ -6,16 +6,16 @@
 
 The forward is the model's own, over a ragged batch (see ``attention``); the log-probs come from the
 same head function as the trainer's (``scalerl.model.logprobs``). Seeds belong to requests: a sample
-depends on its seed, its prompt and the weights, not on its neighbours or on the order of arrival
-(to within rounding: a product's last bits may depend on the batch, so two sums that differ by 1e-7
-can draw differently where u falls between them).
+depends on its seed, its prompt and the weights, not on its neighbours or on the order of arrival.
+With FP32 weights on a CPU and one thread that, and the equality with the trainer, hold to the last
+bit (``scalerl.model.attention`` says why); elsewhere to within rounding, so that two sums which
+differ by 1e-7 can draw differently where the random number falls between them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 
 import torch
@@ -28,7 +28,8 @@ from scalerl.generate.attention import Chunk, Copies, KVCache, StepLayout
 from scalerl.generate.sampling import SamplingParams, draw, uniforms
 from scalerl.generate.slots import Finished, Interruption, Slots
 from scalerl.messages import Completion, Request
-from scalerl.model.logprobs import entropy_of, head_of, log_softmax_head
+from scalerl.model.attention import attention_of
+from scalerl.model.logprobs import LEAST_ROWS, entropy_of, head_of, log_softmax_head
 
 
 class Engine:
@@ -131,22 +132,24 @@ class Engine:
     def step(self) -> list[Completion]:
         """One token for every slot, after filling the free ones. Returns what has finished."""
         chunks, copies, bodies = self._fill()
-        if not self._used:
+        n = self._used
+        if not n:
             return []
-        hidden_nd = self._forward(self._used, chunks, copies, bodies)
+        rows = max(n, min(LEAST_ROWS, len(self._requests)))  # idle slots make up the number
+        hidden_nd = self._forward(rows, chunks, copies, bodies)
         logp_nV = log_softmax_head(
             hidden_nd,
             head_of(self.model),
             temperature=self.params.temperature,
             fp32_head=self._fp32_head,
-        )
+        )[:n]
         sampled_n = self._sample(logp_nV)
         logp_n = logp_nV.gather(-1, sampled_n[:, None]).squeeze(-1)
         if not bool(torch.isfinite(logp_n).all()):
             raise RunError(f"weights of version {self.version} give log-probs that are not finite")
         finished = self._slots.advance(sampled_n, logp_n, entropy_of(logp_nV))
         self._steps += 1
-        self.tokens_generated += self._used
+        self.tokens_generated += n
         return [self._release(end) for end in finished]
 
     def load_weights(
@@ -283,7 +286,7 @@ class Engine:
             ids = torch.cat([ids, self._tensor([i for body in bodies for i in body])])
             extra = self._tensor([p for body in bodies for p in range(len(body))])
             positions = torch.cat([positions, extra])
-        with _attention_of(self.model):
+        with attention_of(self.model, attention.NAME):
             output = self.model.base_model(
                 input_ids=ids[None],
                 position_ids=positions[None],
@@ -348,15 +351,3 @@ class Engine:
 
     def _tensor(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.model.device)
-
-
-@contextmanager
-def _attention_of(model: PreTrainedModel) -> Iterator[None]:
-    """Use the slot attention inside; whatever the model had before, after."""
-    config = model.config
-    before = config._attn_implementation
-    config._attn_implementation = attention.NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before

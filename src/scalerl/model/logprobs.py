@@ -13,6 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from scalerl.model.attention import trainer_attention
+
+# From this many rows on, MKL (one thread) gives a row of a product the same bits whatever rows
+# are beside it.
+LEAST_ROWS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
@@ -56,6 +62,11 @@ def log_softmax_head(
     Returns:
         ``[N, V]`` float32, nats.
     """
+    rows = hidden_Nd.shape[:-1].numel()
+    if rows < LEAST_ROWS:
+        padded = F.pad(hidden_Nd.reshape(rows, hidden_Nd.shape[-1]), (0, 0, 0, LEAST_ROWS - rows))
+        logp = log_softmax_head(padded, head, temperature=temperature, fp32_head=fp32_head)
+        return logp[:rows].reshape(*hidden_Nd.shape[:-1], logp.shape[-1])
     weight_Vd, bias_V = head.weight_Vd, head.bias_V
     if fp32_head:
         hidden_Nd, weight_Vd = hidden_Nd.float(), weight_Vd.float()
@@ -106,7 +117,8 @@ def token_logprobs(
         raise ValueError(f"ids {tuple(ids_BT.shape)} and scored {tuple(scored_BT.shape)} differ")
     if bool(scored_BT[:, 0].any()):
         raise ValueError("the first token of a row has no log-probability: nothing predicts it")
-    hidden_BTd = model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
+    with trainer_attention(model):
+        hidden_BTd = model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
     head = head_of(model)
     hidden_Nd = hidden_BTd[:, :-1][scored_BT[:, 1:]]
     ids_N = ids_BT[scored_BT]

@@ -73,6 +73,8 @@ def test_prompts_are_seeded_unique_disjoint_and_of_every_length():
     other, _ = make_chain_prompts(train=2000, heldout=256, seed=5, encode=encode)
     assert (train, heldout) == again
     assert train != other
+    fewer, same_heldout = make_chain_prompts(train=500, heldout=256, seed=4, encode=encode)
+    assert (fewer, same_heldout) == (train[:500], heldout)
     assert (len(train), len(heldout)) == (2000, 256)
     everything = train + heldout
     assert len({p.text for p in everything}) == len({p.id for p in everything}) == 2256

@@ -109,3 +109,15 @@ def test_nothing_to_score_gives_zeros():
     logp, entropy = token_logprobs(tiny_model(seed=0), ids, torch.zeros(1, 4, dtype=torch.bool))
     assert not logp.any()
     assert not entropy.any()
+
+
+def test_the_head_gives_a_row_the_same_bits_alone_and_in_company():
+    head = head_of(tiny_model(seed=0))
+    hidden = torch.randn(9, 64, generator=torch.Generator().manual_seed(0))
+    together = log_softmax_head(hidden, head)
+    for rows in (1, 2, 3):
+        torch.testing.assert_close(
+            log_softmax_head(hidden[:rows], head), together[:rows], rtol=0, atol=1e-6
+        )
+    assert log_softmax_head(hidden[0], head).shape == (32,)
+    assert log_softmax_head(hidden[:0], head).shape == (0, 32)
