@@ -263,7 +263,19 @@ class Execution(Section):
     generators: PositiveInt = Field(default=1, description="generator processes (async mode)")
     threads: PositiveInt = Field(default=1, description="torch threads a process")
     stall_s: float = Field(
-        default=300.0, gt=0, description="seconds without any progress after which a wait gives up"
+        default=300.0,
+        gt=0,
+        description="a generator without a sign of life, or without any progress while it is "
+        "waited for, for so many seconds is killed and started again",
+    )
+    restarts: int = Field(
+        default=3, ge=0, description="lost generators that are started again before the run ends"
+    )
+    grace_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="seconds that a checkpoint after SIGTERM or Ctrl-C may take before the run "
+        "ends without it",
     )
 
 

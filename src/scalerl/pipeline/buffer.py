@@ -123,6 +123,10 @@ class Buffer:
         """A group that was finished when a checkpoint was made waits again."""
         self._finished[group.index] = group
 
+    def restore_pending(self, index: int, version: int) -> None:
+        """A group goes on whose completions were saved half-way."""
+        self._pending[index] = version
+
     def drop(self, index: int) -> None:
         """A group leaves untrained: given up, or of no use under dynamic sampling."""
         if self._pending.pop(index, None) is None:

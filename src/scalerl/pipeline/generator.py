@@ -7,17 +7,21 @@ process with the trainer.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+from torch import Tensor
 
+from scalerl.generate import snapshot
 from scalerl.generate.engine import Engine
 from scalerl.generate.sampling import SamplingParams
 from scalerl.generate.slots import Interruption
+from scalerl.generate.snapshot import EngineState
 from scalerl.messages import (
     Completion,
     Counters,
@@ -53,7 +57,6 @@ class GeneratorSpec(msgspec.Struct, frozen=True, kw_only=True):
     end_thinking: tuple[int, ...]  # token ids that end the thinking
     solution_tokens: int
     threads: int
-    buffer_names: tuple[str, ...] = ()  # shared memory of the weight store, for another process
 
 
 def build_loop(
@@ -124,7 +127,8 @@ class GeneratorLoop:
         self._inbox: deque[ToGenerator] = deque()
         self._evaluation: _Evaluation | None = None
         self._busy_s = self._idle_s = self._evaluation_s = 0.0
-        self._last_word = clock()
+        self.loaded = -1  # version of the weights read last
+        self._last_word = -math.inf
         self.stopped = False
 
     @property
@@ -132,7 +136,30 @@ class GeneratorLoop:
         return not (self._inbox or self._evaluation or self._engine.has_work)
 
     def post(self, message: ToGenerator) -> None:
+        if isinstance(message, Shutdown):
+            self.stopped = True  # at once, also during an evaluation
         self._inbox.append(message)
+
+    def engine_state(self) -> tuple[EngineState, dict[str, Tensor]]:
+        """The engine between two ticks. Nothing may be posted but weights, which are published
+        again on a resume."""
+        if self._evaluation or any(not isinstance(m, WeightsReady) for m in self._inbox):
+            raise ValueError("an engine is saved when its inbox has been dealt with")
+        return snapshot.take(self._engine)
+
+    def restore(
+        self,
+        engine: EngineState,
+        tensors: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor],
+        counters: Counters,
+        loaded: int,
+    ) -> None:
+        """Go on from `engine_state`, with weights that are the newest ones published then."""
+        snapshot.put(self._engine, engine, tensors, weights)
+        self._busy_s, self._idle_s = counters.busy_s, counters.idle_s
+        self._evaluation_s = counters.evaluation_s
+        self.loaded = loaded
 
     def rest(self, seconds: float) -> None:
         """The caller waited this long because there was nothing to do."""
@@ -149,8 +176,8 @@ class GeneratorLoop:
             self._evaluation_s += self._clock() - started
             if not self._evaluation.engine.has_work:
                 replies.append(self._evaluated())
-        elif self._engine.has_work:
-            finished = self._engine.step()
+        else:
+            finished = self._engine.step() if self._engine.has_work else []
             self._busy_s += self._clock() - started
             if finished:
                 replies.append(self._progress(finished))
@@ -164,9 +191,11 @@ class GeneratorLoop:
         match message:
             case Submit(requests=requests):
                 self._engine.submit(requests)
-            case WeightsReady():
-                tensors = self._store.read(message)
-                self._engine.load_weights(tensors, message.version, recompute_kv=self._recompute_kv)
+            case WeightsReady(version=version):
+                if version > self.loaded:  # told twice or too late, it is only acknowledged
+                    tensors = self._store.read(message)
+                    self._engine.load_weights(tensors, version, recompute_kv=self._recompute_kv)
+                    self.loaded = version
                 replies.append(WeightsLoaded(version=message.version, slot=message.slot))
             case Evaluate(step=step, requests=requests):
                 engine = self._make_evaluator(self._engine.version)
@@ -175,11 +204,11 @@ class GeneratorLoop:
                     step=step,
                     engine=engine,
                     started=self._clock(),
-                    counters=self._counters(),
+                    counters=self.counters(),
                     completions=[],
                 )
             case Shutdown():
-                self.stopped = True
+                pass  # `post` has seen to it
 
     def _evaluated(self) -> Evaluated:
         done = self._evaluation
@@ -197,10 +226,10 @@ class GeneratorLoop:
         return Progress(
             completions=tuple(completions),
             version=self._engine.version,
-            counters=self._counters(),
+            counters=self.counters(),
         )
 
-    def _counters(self) -> Counters:
+    def counters(self) -> Counters:
         return Counters(
             tokens_generated=self._engine.tokens_generated,
             tokens_in_flight=self._engine.tokens_in_flight,

@@ -40,21 +40,23 @@ def train(run: Run, listener: Listener, checkpoint: Callable[[Run], object]) -> 
         RunError: the run could not go on; everything logged so far is whole.
     """
     publish(run)
+    if not run.inline:
+        run.rollouts.settle()
     if run.version == 0:
         heldout.start(run)
     while run.version < run.config.steps:
-        waiting_since = run.clock()
+        began = run.clock()
+        run.rollouts.take_waits()  # what was waited for since the last step is not this one's
         groups, useless = run.rollouts.take(run.version)
         if not groups:
             break
-        began = run.clock()
         taken = [*groups, *useless]
         effective = assemble(taken, run.rules)
         seen = run.trainer.step(effective.rows, run.version) if effective.rows else None
         row = step_row(taken, effective, seen, run.rules, version=run.version)
         run.version += 1
         publish(run)
-        row |= account(run, taken, effective, waited_s=began - waiting_since, began=began)
+        row |= account(run, taken, effective, began=began)
         run.directory.append("steps", row)
         listener.on_step(row)
         if heldout.due(run):
@@ -73,17 +75,15 @@ def publish(run: Run) -> None:
     run.rollouts.publish(run.version, run.trainer.weights())
 
 
-def account(
-    run: Run, groups: list[Group], effective: Effective, *, waited_s: float, began: float
-) -> dict[str, Any]:
+def account(run: Run, groups: list[Group], effective: Effective, *, began: float) -> dict[str, Any]:
     """Book time and tokens of the step just taken; raises LedgerError if the account is open."""
     rollouts, compute = run.rollouts, run.compute
     rollouts.ledger.use(effective.spent)
-    busy_s = run.clock() - began
-    evaluating_s = rollouts.take_evaluation_wait()
+    waits = rollouts.take_waits()
+    busy_s = run.clock() - began - waits.idle_s - waits.evaluation_s
     compute.trainer_busy_s += busy_s
     if not run.inline:
-        compute.trainer_idle_s += max(0.0, waited_s - evaluating_s)
+        compute.trainer_idle_s += waits.idle_s
     compute.tokens_trained += effective.spent.trained
     compute.prompt_tokens += sum(len(g.prompt.token_ids) for g in groups)
     passed = sum(len(r.prompt_ids) + len(r.token_ids) for r in effective.rows)
@@ -91,10 +91,14 @@ def account(
     stream = rollouts.stream
     return {
         "busy_s": busy_s,
-        "waited_s": waited_s,
+        "waited_s": waits.idle_s,
+        "groups_taken": [g.index for g in groups],
+        "prompts_taken": [g.prompt.id for g in groups],
+        "restarts": rollouts.restarts,
+        "duplicates": rollouts.duplicates,
         "ledger": rollouts.close_ledger(),
         "epoch": stream.epoch,
         "prompts_live": stream.n_live,
         "prompts_retired": len(stream.retired),
-        **compute.with_generators(rollouts.counters).row(run.trainer.parameter_count),
+        **run.compute_now().row(run.trainer.parameter_count),
     }

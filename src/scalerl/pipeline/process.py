@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,11 +18,9 @@ _encoder = msgspec.msgpack.Encoder()
 _to_generator = msgspec.msgpack.Decoder(ToGenerator)
 
 
-def generator_main(connection: Connection, spec_bytes: bytes) -> None:
+def generator_main(connection: Connection, spec_bytes: bytes, shared: SharedWeights) -> None:
     """Entry point of a spawned generator."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
     spec = msgspec.msgpack.decode(spec_bytes, type=GeneratorSpec)
-    shared = SharedWeights.attach(spec.buffer_names)
 
     def build() -> GeneratorLoop:
         import torch
@@ -31,10 +28,7 @@ def generator_main(connection: Connection, spec_bytes: bytes) -> None:
         torch.set_num_threads(spec.threads)
         return build_loop(spec, WeightStore(shared.buffers, readers=1))
 
-    try:
-        serve(connection, build)
-    finally:
-        shared.close()
+    serve(connection, build)
 
 
 def serve(connection: Connection, build: Callable[[], GeneratorLoop]) -> None:

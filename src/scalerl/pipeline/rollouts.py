@@ -14,7 +14,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from torch import Tensor
 
@@ -27,7 +26,6 @@ from scalerl.messages import (
     Evaluate,
     Evaluated,
     Failed,
-    FromGenerator,
     Group,
     Progress,
     Prompt,
@@ -35,13 +33,21 @@ from scalerl.messages import (
     Scored,
     Submit,
     WeightsLoaded,
+    WeightsReady,
 )
 from scalerl.pipeline.buffer import Buffer
-from scalerl.pipeline.fleet import Fleet, broadcast
+from scalerl.pipeline.fleet import Fleet, Lost, Word, broadcast
 from scalerl.pipeline.ledger import Ledger
+from scalerl.pipeline.reception import (
+    PendingGroup,
+    fault_in_evaluation,
+    fault_in_progress,
+    news,
+)
 from scalerl.pipeline.weights import WeightStore
 
 POLL_S = 0.05
+LOST = "generator lost"  # the ledger's reason for tokens that a generator took with it
 
 
 class Stopped(Exception):
@@ -59,25 +65,15 @@ class RolloutSettings:
     last_version: int  # the run ends when this version is reached
     dynamic_limit: int  # groups without variance a step may spend, in multiples of P
     stall_s: float  # a wait without any progress for so long gives up
+    restarts: int  # lost generators that are tolerated
 
 
-class _Pending:
-    """A group on its way: which samples are still missing."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Waits:
+    """Seconds that the trainer has waited for generators since this was last asked."""
 
-    def __init__(self, index: int, prompt: Prompt, version: int, generator: int, size: int) -> None:
-        self.index = index
-        self.prompt = prompt
-        self.version = version
-        self.generator = generator
-        self.samples: list[Scored | None] = [None] * size
-
-    @property
-    def missing(self) -> int:
-        return sum(s is None for s in self.samples)
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(s.completion.token_ids) for s in self.samples if s is not None)
+    idle_s: float = 0.0
+    evaluation_s: float = 0.0  # of waits while an evaluation held a generator
 
 
 class Rollouts:
@@ -85,8 +81,9 @@ class Rollouts:
 
     consumes:      prompts; Progress, WeightsLoaded and Evaluated of the generators
     produces:      Submit, WeightsReady and Evaluate; groups for the trainer
-    waits for:     finished groups, in `take`; a free weight buffer, in `publish`
-    unblocked by:  any word of a generator; gives up after `stall_s` without one that matters
+    waits for:     finished groups, in `take`; a free weight buffer, in `publish`; an evaluation
+    unblocked by:  any word of a generator. After `stall_s` without progress the generator that is
+                   waited for is restarted; after `restarts` of them the run ends
     """
 
     def __init__(
@@ -102,28 +99,33 @@ class Rollouts:
         score: Callable[[Prompt, Completion], Scored],
         request: Callable[[int, Prompt, int], Request],
         clock: Callable[[], float] = time.monotonic,
+        warn: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._fleet = fleet
-        self._store = store
+        self.fleet = fleet
+        self.store = store
         self.buffer = buffer
         self.stream = stream
         self.ledger = ledger
+        self.warn = warn
         self._rules = rules
         self._settings = settings
         self._score = score
         self._request = request
         self._clock = clock
-        self._pending: dict[int, _Pending] = {}
-        self._useless: list[Group] = []  # without variance, under dynamic sampling
-        self._evaluations: list[Evaluated] = []
-        self.counters = [Counters() for _ in range(fleet.size)]
+        self.pending: dict[int, PendingGroup] = {}
+        self.useless: list[Group] = []  # without variance, under dynamic sampling
+        self.counters = [Counters() for _ in range(fleet.size)]  # of the living generators
+        self.gone = Counters()  # busy and idle seconds, tokens of generators that are no more
         self.next_group = 0
-        self._reissue: deque[tuple[int, Prompt]] = deque()  # groups that a resume begins anew
+        self.reissue: deque[tuple[int, Prompt]] = deque()  # groups that a resume begins anew
         self.exhausted = False  # every prompt is retired: no group will ever be admitted again
-        self.evaluating = False
+        self.restarts = 0
+        self.duplicates = 0  # completions that came twice, or for a group that is over
         self.stop_signal: int | None = None  # set by a signal handler, heeded between two polls
-        self._last_progress = clock()
-        self._evaluation_wait_s = 0.0  # of `take`, while an evaluation held the generator
+        self._evaluation: tuple[Evaluate, WeightsReady] | None = None  # under way
+        self._evaluations: list[Evaluated] = []
+        self._progress = 0  # moves whenever a generator got anything done
+        self._waits = Waits()
 
     # What the trainer asks for.
 
@@ -133,47 +135,51 @@ class Rollouts:
         The first list is empty only when no prompt is left to draw.
 
         Raises:
-            RunError: nothing moved for `stall_s`, or dynamic sampling is past its limit.
+            RunError: nothing moves any more, or dynamic sampling is past its limit.
             Stopped: a signal came.
         """
-        self._last_progress = self._clock()
-        while True:
-            if self.stop_signal is not None:
-                raise Stopped(self.stop_signal)
+        taken: list[Group] = []
+
+        def ready() -> bool:
             self.admit(version)
-            if groups := self.buffer.take(version, closing=self.exhausted):
-                return groups, self._take_useless()
-            if self.exhausted and not self.buffer.untrained:
-                return [], self._take_useless()
+            taken.extend(self.buffer.take(version, closing=self.exhausted) or ())
             self._check_dynamic_limit()
-            asked, evaluating = self._clock(), self.evaluating
-            self.poll(POLL_S)
-            self._evaluation_wait_s += self._clock() - asked if evaluating else 0.0
-            self._check_stall(f"groups for step {version + 1}")
+            return bool(taken) or (self.exhausted and not self.buffer.untrained)
+
+        self._await(ready, f"groups for step {version + 1}")
+        useless, self.useless = self.useless, []
+        return taken, useless
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Push weights to every generator; completions in flight go on with them."""
-        self._last_progress = self._clock()
-        while self._store.free_slot() is None:
-            self.poll(POLL_S)
-            self._check_stall("a generator to copy earlier weights")
-        broadcast(self._fleet, self._store.write(version, tensors))
+        self._await(
+            lambda: self.store.free_slot() is not None,
+            "a generator to copy earlier weights",
+            stoppable=False,
+        )
+        broadcast(self.fleet, self.store.write(version, tensors))
+
+    def settle(self) -> None:
+        """Wait until every generator has started and has the weights: none of that is idle time."""
+        self._await(lambda: not self.store.behind, "the generators to start")
 
     def evaluate(self, step: int, requests: Sequence[Request]) -> None:
-        """Ask the first generator for held-out completions at the weights published last. One
-        evaluation is under way at a time: an earlier one is waited for."""
-        while self.evaluating:
-            self.poll(POLL_S)
-            self._check_stall("the held-out evaluation before this one")
-        self._fleet.send(0, Evaluate(step=step, requests=tuple(requests)))
-        self.evaluating = True
+        """Ask the first generator for held-out completions at the weights published last, which
+        are kept for it. One evaluation is under way at a time: an earlier one is waited for."""
+        self._await(
+            lambda: self._evaluation is None,
+            "the held-out evaluation before this one",
+            stoppable=False,
+        )
+        asked = Evaluate(step=step, requests=tuple(requests))
+        self._evaluation = asked, self.store.hold()
+        self.fleet.send(0, asked)
 
     def evaluations(self, *, wait: bool) -> list[Evaluated]:
         """Evaluations that have come in; with `wait`, the outstanding one too."""
-        self._last_progress = self._clock()
-        while wait and self.evaluating:
-            self.poll(POLL_S)
-            self._check_stall("a held-out evaluation")
+        self._await(
+            lambda: not wait or self._evaluation is None, "a held-out evaluation", stoppable=False
+        )
         done, self._evaluations = self._evaluations, []
         return done
 
@@ -188,30 +194,47 @@ class Rollouts:
                 self.exhausted = True
                 break
             generator = self._least_busy()
-            group = _Pending(index, prompt, version, generator, self._settings.completions)
+            group = PendingGroup(index, prompt, version, generator, self._settings.completions)
             self.buffer.admit(group.index, version)
-            self._pending[group.index] = group
-            requests = [self._request(group.index, prompt, s) for s in range(len(group.samples))]
-            submit.setdefault(generator, []).extend(requests)
+            self.pending[group.index] = group
+            submit.setdefault(generator, []).extend(self._requests(group))
         for generator, requests in submit.items():
-            self._fleet.send(generator, Submit(requests=tuple(requests)))
+            self.fleet.send(generator, Submit(requests=tuple(requests)))
 
     def poll(self, timeout_s: float) -> None:
         """Take in what the generators say, waiting at most `timeout_s` for the first word."""
-        for generator, message in self._fleet.poll(timeout_s):
-            self._receive(generator, message)
+        asked, evaluating = self._clock(), self._evaluation is not None
+        words = self.fleet.poll(timeout_s)
+        waited = self._clock() - asked
+        if evaluating:
+            self._waits.evaluation_s += waited
+        else:
+            self._waits.idle_s += waited
+        distrusted: set[int] = set()
+        for generator, word in words:
+            if generator not in distrusted and (reason := self._receive(generator, word)):
+                distrusted.add(generator)
+                self._replace(generator, reason)
 
-    def take_evaluation_wait(self) -> float:
-        """Seconds that `take` has waited beside an evaluation since this was last asked."""
-        waited, self._evaluation_wait_s = self._evaluation_wait_s, 0.0
-        return waited
+    def take_waits(self) -> Waits:
+        """How long the trainer has waited since this was last asked."""
+        waits, self._waits = self._waits, Waits()
+        return waits
 
     @property
     def waiting_tokens(self) -> int:
         """Tokens of delivered completions that no step has taken."""
-        waiting = [*self.buffer.finished, *self._useless]
-        whole = sum(len(s.completion.token_ids) for g in waiting for s in g.completions)
+        whole = sum(len(s.completion.token_ids) for g in self.held_groups() for s in g.completions)
         return whole + self.partial_tokens
+
+    @property
+    def partial_tokens(self) -> int:
+        """Tokens of delivered completions whose group is not finished."""
+        return sum(p.tokens for p in self.pending.values())
+
+    def held_groups(self) -> tuple[Group, ...]:
+        """Finished groups that no step has taken."""
+        return (*self.buffer.finished, *self.useless)
 
     def close_ledger(self) -> dict[str, int]:
         """The token account at this moment; raises LedgerError if it does not close."""
@@ -221,77 +244,67 @@ class Rollouts:
             waiting=self.waiting_tokens,
         )
 
-    # What a checkpoint holds.
-
-    @property
-    def partial_tokens(self) -> int:
-        """Tokens of delivered completions whose group is not finished."""
-        return sum(p.tokens for p in self._pending.values())
-
-    def pending_prompts(self) -> tuple[tuple[int, str], ...]:
-        """(group number, prompt id) of every unfinished group, oldest first."""
-        under_way = [(p.index, p.prompt.id) for p in self._pending.values()]
-        return (*under_way, *((index, prompt.id) for index, prompt in self._reissue))
-
-    def held_groups(self) -> tuple[Group, ...]:
-        """Finished groups that no step has taken."""
-        return (*self.buffer.finished, *self._useless)
-
-    def restore(
-        self,
-        *,
-        stream: Mapping[str, Any],
-        next_group: int,
-        finished: Sequence[Group],
-        pending: Sequence[tuple[int, str]],
-        version: int,
-    ) -> None:
-        """Begin where a checkpoint was: finished groups wait again, pending prompts are issued
-        again under their old numbers, so that their samples draw the same random numbers."""
-        self.stream.restore(stream)  # pending visits are still pending there
-        self.next_group = next_group
-        self._reissue = deque(
-            (index, self.stream.prompt(prompt_id)) for index, prompt_id in pending
-        )
-        for group in finished:
+    def hold_again(self, groups: Sequence[Group]) -> None:
+        """Groups that were finished when a checkpoint was made wait to be trained."""
+        for group in groups:
             if self._is_useless(group):
-                self._useless.append(group)
+                self.useless.append(group)
             else:
                 self.buffer.restore(group)
 
     # What the generators say.
 
-    def _receive(self, generator: int, message: FromGenerator) -> None:
-        match message:
+    def _receive(self, generator: int, word: Word) -> str | None:
+        """Take one word in, or say why its sender is to be replaced."""
+        match word:
+            case Lost(reason=reason):
+                return reason
+            case Failed(reason=reason):
+                return f"generator {generator} failed: {reason}"
             case Progress():
-                self.counters[generator] = message.counters
-                for completion in message.completions:
-                    self._complete(completion)
-                if message.completions:
-                    self._last_progress = self._clock()
+                return self._receive_progress(generator, word)
             case WeightsLoaded():
-                self._store.release(generator, message.slot)
-                self._last_progress = self._clock()
+                self.store.release(generator, word)
+                self._progress += 1
             case Evaluated():
-                self._evaluations.append(message)
-                self.evaluating = False
-                self._last_progress = self._clock()
-            case Failed():
-                raise RunError(f"generator {generator} failed: {message.reason}")
+                asked, held = self._evaluation or (None, None)
+                fault = fault_in_evaluation(word, asked, held.version if held else -1)
+                if fault or held is None:
+                    return f"generator {generator} answered garbage: {fault}"
+                self.store.let_go(held)
+                self._evaluation = None
+                self._evaluations.append(word)
+                self._progress += 1
+        return None
 
-    def _complete(self, completion: Completion) -> None:
-        pending = self._pending[completion.group]
-        if completion.oldest_version < pending.version:
-            raise RunError(
-                f"group {completion.group}, admitted at version {pending.version}, has tokens of "
-                f"version {completion.oldest_version}: a generator used older weights than it was "
-                "sent"
-            )
-        pending.samples[completion.sample] = self._score(pending.prompt, completion)
-        if not pending.missing:
-            self._finish(self._pending.pop(completion.group))
+    def _receive_progress(self, generator: int, word: Progress) -> str | None:
+        before = self.counters[generator]
+        fault = fault_in_progress(
+            word,
+            before,
+            self.pending,
+            issued=self.next_group,
+            newest=self.store.last.version if self.store.last else 0,
+            size=self._settings.completions,
+        )
+        if fault:
+            return f"generator {generator} answered garbage: {fault}"
+        self.counters[generator] = now = word.counters
+        awaited = news(word.completions, self.pending)
+        self.duplicates += len(word.completions) - len(awaited)
+        for completion in awaited:
+            group = self.pending[completion.group]
+            group.samples[completion.sample] = self._score(group.prompt, completion)
+            if not group.missing:
+                self._finish(self.pending.pop(group.index))
+        if (now.tokens_generated, now.evaluation_s) != (
+            before.tokens_generated,
+            before.evaluation_s,
+        ):
+            self._progress += 1
+        return None
 
-    def _finish(self, pending: _Pending) -> None:
+    def _finish(self, pending: PendingGroup) -> None:
         group = Group(
             index=pending.index,
             prompt=pending.prompt,
@@ -302,7 +315,42 @@ class Rollouts:
         self.buffer.finish(group)
         if self._is_useless(group):
             self.buffer.drop(group.index)
-            self._useless.append(group)
+            self.useless.append(group)
+
+    def _replace(self, generator: int, reason: str) -> None:
+        """A generator is gone: what it had not delivered is discarded and asked for again, from
+        the process in its place, which gets the newest weights first.
+
+        Raises:
+            RunError: too many were lost.
+        """
+        self.restarts += 1
+        if self.restarts > self._settings.restarts:
+            raise RunError(
+                f"{reason}; execution.restarts = {self._settings.restarts} is used up"
+                if self._settings.restarts
+                else reason
+            )
+        self.warn(f"{reason}; restarted ({self.restarts} of {self._settings.restarts})")
+        ended = self.counters[generator]
+        self.ledger.end_generator(
+            LOST, generated=ended.tokens_generated, in_flight=ended.tokens_in_flight
+        )
+        self.gone = Counters(
+            tokens_generated=self.gone.tokens_generated + ended.tokens_generated,
+            busy_s=self.gone.busy_s + ended.busy_s,
+            idle_s=self.gone.idle_s + ended.idle_s,
+        )
+        self.counters[generator] = Counters()
+        self.fleet.restart(generator)
+        asked, held = self._evaluation if self._evaluation and generator == 0 else (None, None)
+        for ready in self.store.again(generator, held):
+            self.fleet.send(generator, ready)
+            if asked and ready == held:
+                self.fleet.send(generator, asked)
+        mine = [p for p in self.pending.values() if p.generator == generator]
+        if requests := [r for p in mine for r in self._requests(p)]:
+            self.fleet.send(generator, Submit(requests=tuple(requests)))
 
     def _is_useless(self, group: Group) -> bool:
         """Dynamic sampling replaces a group without variance."""
@@ -311,46 +359,69 @@ class Rollouts:
     # Arithmetic and deadlines.
 
     def _appetite(self) -> int:
-        outstanding = sum(p.missing for p in self._pending.values())
-        slots = self._fleet.size * self._settings.slots
+        outstanding = sum(len(p.missing) for p in self.pending.values())
+        slots = self.fleet.size * self._settings.slots
         return self.buffer.appetite(outstanding, slots, self._settings.completions)
 
+    def _requests(self, group: PendingGroup) -> list[Request]:
+        return [self._request(group.index, group.prompt, sample) for sample in group.missing]
+
     def _next_prompt(self) -> tuple[int, Prompt]:
-        if self._reissue:
-            return self._reissue.popleft()
+        if self.reissue:
+            return self.reissue.popleft()
         prompt = self.stream.draw()
         self.next_group += 1
         return self.next_group - 1, prompt
 
     def _least_busy(self) -> int:
-        load = [0] * self._fleet.size
-        for pending in self._pending.values():
-            load[pending.generator] += pending.missing
+        load = [0] * self.fleet.size
+        for pending in self.pending.values():
+            load[pending.generator] += len(pending.missing)
         return load.index(min(load))
-
-    def _take_useless(self) -> list[Group]:
-        useless, self._useless = self._useless, []
-        return useless
 
     def _check_dynamic_limit(self) -> None:
         limit = self._settings.dynamic_limit * self.buffer.groups
-        if len(self._useless) > limit:
+        if len(self.useless) > limit:
             raise RunError(
-                f"dynamic sampling drew {len(self._useless)} groups without variance for one step "
+                f"dynamic sampling drew {len(self.useless)} groups without variance for one step "
                 f"(algorithm.dynamic_limit = {self._settings.dynamic_limit} × "
                 f"{self.buffer.groups}): every prompt seems always right or always wrong; use "
                 "algorithm.zero_variance = 'filter', or other prompts"
             )
 
-    def _check_stall(self, awaited: str) -> None:
-        waited = self._clock() - self._last_progress
-        if waited < self._settings.stall_s:
-            return
-        oldest = min(self._pending.values(), key=lambda p: p.index, default=None)
-        where = (
-            f"; oldest unfinished: group {oldest.index} on generator {oldest.generator}, prompt "
-            f"{oldest.prompt.text[:60]!r}"
-            if oldest
-            else ""
+    def _await(self, done: Callable[[], bool], awaited: str, *, stoppable: bool = True) -> None:
+        """The only wait. A poll counts as one second at most, so that a job that was stopped, or a
+        machine that slept, does not look like a stall.
+
+        Args:
+            stoppable: the run's state is whole here, so a signal may end the wait.
+        """
+        quiet_s, seen = 0.0, self._progress
+        while True:
+            if stoppable and self.stop_signal is not None:
+                raise Stopped(self.stop_signal)
+            if done():
+                return
+            asked = self._clock()
+            self.poll(POLL_S)
+            quiet_s += min(1.0, self._clock() - asked)
+            if self._progress != seen:
+                quiet_s, seen = 0.0, self._progress
+            if quiet_s > self._settings.stall_s:
+                self._replace(*self._culprit(awaited))
+                quiet_s = 0.0
+
+    def _culprit(self, awaited: str) -> tuple[int, str]:
+        """The generator that is waited for, and the words to say so."""
+        waited = f"waited {self._settings.stall_s:.0f} s for {awaited} without progress"
+        if self._evaluation is not None:
+            return 0, f"{waited}: generator 0 does not evaluate"
+        if self.store.free_slot() is None and self.store.behind:
+            return self.store.behind[0], f"{waited}: generator {self.store.behind[0]} has not"
+        oldest = min(self.pending.values(), key=lambda p: p.index, default=None)
+        if oldest is None:
+            raise RunError(f"{waited}, and nothing is under way")
+        return oldest.generator, (
+            f"{waited}; oldest unfinished: group {oldest.index} on generator {oldest.generator}, "
+            f"prompt {oldest.prompt.text[:60]!r}"
         )
-        raise RunError(f"waited {waited:.0f} s for {awaited} without progress{where}")

@@ -39,7 +39,7 @@ from scalerl.pipeline.weights import SharedWeights, WeightStore, local_buffers, 
 from scalerl.rewards.exact import THINK_END, exact_outcome
 from scalerl.train.step import OptimizerSettings, Trainer
 
-WEIGHT_BUFFERS = 3
+WEIGHT_BUFFERS = 4  # one may be held for an evaluation
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -71,11 +71,15 @@ class Run:
 
     def compute_now(self) -> Compute:
         """Compute of the run up to this moment, as far as the generators have reported."""
-        return self.compute.with_generators(self.rollouts.counters)
+        return self.compute.with_generators([*self.rollouts.counters, self.rollouts.gone])
 
-    def close(self) -> None:
-        """End the generators and free the shared memory; nothing is left behind."""
-        self.fleet.close()
+    def close(self, grace_s: float = 5.0) -> None:
+        """End the generators and free the shared memory; nothing is left behind.
+
+        Args:
+            grace_s: what they get to end by themselves before they are killed.
+        """
+        self.fleet.close(grace_s)
         if self.shared is not None:
             self.shared.close()
 
@@ -116,6 +120,7 @@ def open_run(
             last_version=config.steps,
             dynamic_limit=config.algorithm.dynamic_limit,
             stall_s=config.execution.stall_s,
+            restarts=config.execution.restarts,
         ),
         score=score,
         request=lambda group, prompt, sample: make_request(
@@ -262,8 +267,8 @@ def make_fleet(
         store = WeightStore(local_buffers(size, WEIGHT_BUFFERS), readers=generators)
         loops = [build_loop(spec, store, clock) for _ in range(generators)]
         return InlineFleet(loops), store, None
-    shared = SharedWeights.create(size, WEIGHT_BUFFERS)
+    shared = SharedWeights(size, WEIGHT_BUFFERS)
     store = WeightStore(shared.buffers, readers=generators)
-    spec = msgspec.structs.replace(spec, buffer_names=shared.names)
-    specs = [msgspec.msgpack.encode(spec)] * generators
-    return ProcessFleet(generator_main, specs), store, shared
+    arguments = [(msgspec.msgpack.encode(spec), shared)] * generators
+    fleet = ProcessFleet(generator_main, arguments, silence_s=config.execution.stall_s)
+    return fleet, store, shared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,14 @@ from scalerl.pipeline.rollouts import Stopped
 from scalerl.pipeline.run import Run, open_run
 from scalerl.pipeline.start import make_start
 from scalerl.train import checkpoint
+
+
+class GraceOver(Stopped):
+    """The checkpoint after a signal took too long; the one before it stands."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; no checkpoint within execution.grace_s"
+
 
 # A resumed run may change these: they decide how far, how often and where, not what is computed.
 HARMLESS = ("steps", "checkpoint.", "monitor.", "execution.", "batch.rows_per_pass", "evaluation.")
@@ -54,7 +62,8 @@ def run_on(path: Path, listener: Listener, *, starts: Path, config: Config) -> E
         InputError: no run or checkpoint there, or a setting changed that a run cannot change.
     """
     directory = RunDirectory.reopen(path)
-    check_changes(load_config([path / "config.toml"]), config)
+    for change in check_changes(load_config([path / "config.toml"]), config):
+        listener.on_warning(f"resumed with another setting: {change}")
     found = checkpoint.latest(directory.checkpoints, listener.on_warning)
     start = start_model(config, starts, lambda step, loss: None)
     if found is None:
@@ -82,51 +91,67 @@ def start_model(config: Config, starts: Path, on_start: Callable[[int, float], N
     return make_start(config, starts, on_start)
 
 
-def check_changes(before: Config, after: Config) -> None:
-    """Refuse, by name, what a resumed run must not change."""
-    refused = {
-        key: values
-        for key, values in differences(before, after).items()
-        if not key.startswith(HARMLESS)
+def check_changes(before: Config, after: Config) -> list[str]:
+    """What a resumed run changes, one line a setting; refuses, by name, what it must not."""
+    lines = {
+        key: f"{key}: {old!r} → {new!r}" for key, (old, new) in differences(before, after).items()
     }
+    refused = [line for key, line in lines.items() if not key.startswith(HARMLESS)]
     if refused:
-        lines = [f"{key}: {old!r} → {new!r}" for key, (old, new) in refused.items()]
         raise InputError(
             "a resumed run cannot change what it computes:\n  "
-            + "\n  ".join(lines)
+            + "\n  ".join(refused)
             + "\nleave these as they were, or start another run"
         )
+    return list(lines.values())
 
 
 def _guarded(run: Run, listener: Listener) -> Ending:
     """Train with signals caught; whatever happens, no process is left behind."""
+    run.rollouts.warn = listener.on_warning
+    patience_s = 5.0
     try:
         with _signals(run):
-            ending = train(run, listener, state.save)
-        state.save(run)
-        return ending
-    except Stopped:
-        heldout.collect(run, listener.on_evaluation, wait=True)
-        state.save(run)
+            try:
+                ending = train(run, listener, state.save)
+            except GraceOver:
+                raise  # it comes at any moment, so the state may be half-way
+            except Stopped:
+                heldout.collect(run, listener.on_evaluation, wait=True)
+                state.save(run)
+                raise
+            if run.version % run.config.checkpoint.every:
+                state.save(run)
+            return ending
+    except BaseException:
+        patience_s = 0.0
         raise
     finally:
-        run.close()
+        run.close(patience_s)
 
 
 @contextmanager
 def _signals(run: Run) -> Iterator[None]:
-    """The first SIGINT or SIGTERM asks the run to stop at the next whole state; a second SIGINT
-    ends it at once."""
+    """The first SIGINT or SIGTERM asks the run to stop at the next whole state and to checkpoint,
+    for which it has `execution.grace_s`; a second SIGINT ends it at once."""
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if run.rollouts.stop_signal is not None and number == signal.SIGINT:
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        run.rollouts.stop_signal = number
+        if not asked:
+            asked.append(number)
+            run.rollouts.stop_signal = number
+            signal.setitimer(signal.ITIMER_REAL, run.config.execution.grace_s)
 
-    caught: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, ask) for number in caught]
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise GraceOver(asked[0])
+
+    asked: list[int] = []
+    handlers = {signal.SIGINT: ask, signal.SIGTERM: ask, signal.SIGALRM: give_up}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        for number, handler in zip(caught, before, strict=True):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
             signal.signal(number, handler)

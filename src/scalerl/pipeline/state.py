@@ -2,19 +2,22 @@
 
     model/                 HF folder: the trained model as any tool loads it
     optimizer.safetensors  moments of AdamW; FP32 master weights where the model is not FP32
-    state.msgpack          version, prompt stream, finished groups, pending prompts, ledger, compute
+    state.msgpack          version, prompt stream, finished groups, pending groups, ledger, compute
+    engines.safetensors    interleaved mode only: completions under way, keys and values as they are
     config.toml            the resolved settings
 
-Work that was under way is not saved: its prompts are issued again first, under the same group
-numbers, and the tokens already sampled for them are booked as discarded.
+With generators in processes of their own, work under way is not saved: its prompts are issued again
+first, under the same group numbers, and the tokens sampled for them are booked as discarded. With
+everything in one process the engines are saved as they stand, so that a resumed run computes what
+an uninterrupted one does, bit for bit; nothing smaller would do, because the keys and values of a
+completion under way were made by weights that are no more.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import safetensors.torch
@@ -22,69 +25,125 @@ from torch import Tensor
 
 from scalerl.config import dump_toml
 from scalerl.errors import InputError
-from scalerl.messages import Group
+from scalerl.generate.snapshot import EngineState
+from scalerl.messages import Counters, Group, Prompt, Scored
 from scalerl.model.load import load_tokenizer, save_model
+from scalerl.pipeline.fleet import InlineFleet
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import Compute
+from scalerl.pipeline.reception import PendingGroup
+from scalerl.pipeline.records import current_rows
 from scalerl.pipeline.run import Run
 from scalerl.train import checkpoint
 
 RESUMED = "resumed"  # the ledger's reason for work that a resume begins anew
+KEEP = 2  # checkpoints kept beside the best and each n-th
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A group that was admitted and not finished."""
+
+    index: int
+    prompt: str  # id
+    version: int  # at admission
+    generator: int
+    samples: tuple[Scored | None, ...]  # empty: it waited to be issued again
+
+
+class LoopState(msgspec.Struct, frozen=True, kw_only=True):
+    """A generator of the interleaved mode between two ticks, tensors apart."""
+
+    engine: EngineState
+    counters: Counters
+    loaded: int
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything but tensors. `pending`: (group number, prompt id), oldest first."""
+    """Everything but tensors. `compute` is without the generators living then: `counters`."""
 
     version: int
     skipped_in_a_row: int
     next_group: int
-    pending: tuple[tuple[int, str], ...]
+    pending: tuple[Pending, ...]  # oldest first
     finished: tuple[Group, ...]
-    stream: dict[str, Any]
+    stream: dict[str, object]
+    heldout: str  # fingerprint of the held-out prompts
     ledger: Ledger
     compute: Compute
+    counters: tuple[Counters, ...]
+    duplicates: int
+    loops: tuple[LoopState, ...]  # interleaved mode only
 
 
-def save(run: Run, keep: int = 2) -> Path:
-    """Checkpoint `run` at its version and remove old ones.
+def save(run: Run) -> Path:
+    """Checkpoint `run` at its version, and remove old ones but the newest two, the best of those
+    evaluated, and each n-th.
 
     Raises:
         RunError: it could not be written; earlier checkpoints are untouched.
     """
     root = run.directory.checkpoints
+    state, engines = state_of(run)
 
     def write(folder: Path) -> None:
         save_model(run.trainer.model, folder / "model", load_tokenizer(run.start_path))
-        safetensors.torch.save_file(
-            run.trainer.optimizer_tensors(), folder / "optimizer.safetensors"
-        )
-        (folder / "state.msgpack").write_bytes(msgspec.msgpack.encode(state_of(run)))
+        optimizer = run.trainer.optimizer_tensors()
+        safetensors.torch.save_file(optimizer, folder / "optimizer.safetensors")
+        if engines:
+            safetensors.torch.save_file(engines, folder / "engines.safetensors")
+        (folder / "state.msgpack").write_bytes(msgspec.msgpack.encode(state))
         (folder / "config.toml").write_text(dump_toml(run.config), "utf-8")
 
+    for log in ("steps.jsonl", "curve.jsonl"):
+        checkpoint.sync(run.directory.path / log)  # rows up to here outlive the machine, too
     path = checkpoint.save(root, run.version, write)
-    checkpoint.prune(root, keep=keep, keep_every=run.config.checkpoint.keep_every)
+    rates = {
+        row["step"]: row["pass_rate"] for row in current_rows(run.directory.path / "curve.jsonl")
+    }
+    keep_every = run.config.checkpoint.keep_every
+    checkpoint.prune(root, keep=KEEP, keep_every=keep_every, best=checkpoint.best(root, rates))
     return path
 
 
-def state_of(run: Run) -> State:
-    """The state as a resumed run will begin with it."""
+def state_of(run: Run) -> tuple[State, dict[str, Tensor]]:
+    """The state between two polls, and the engines' tensors in the interleaved mode."""
     rollouts = run.rollouts
-    ledger = copy.deepcopy(rollouts.ledger)
-    for counters in rollouts.counters:
-        ledger.end_generator(
-            RESUMED, generated=counters.tokens_generated, in_flight=counters.tokens_in_flight
+    loops: list[LoopState] = []
+    engines: dict[str, Tensor] = {}
+    if isinstance(run.fleet, InlineFleet):
+        for i, loop in enumerate(run.fleet.loops):
+            engine, tensors = loop.engine_state()
+            loops.append(LoopState(engine=engine, counters=loop.counters(), loaded=loop.loaded))
+            engines |= {f"{i}.{name}": tensor for name, tensor in tensors.items()}
+    under_way = [
+        Pending(
+            index=p.index,
+            prompt=p.prompt.id,
+            version=p.version,
+            generator=p.generator,
+            samples=tuple(p.samples),
         )
-    ledger.discard(RESUMED, rollouts.partial_tokens)
-    return State(
+        for p in rollouts.pending.values()
+    ]
+    waiting = [
+        Pending(index=index, prompt=prompt.id, version=run.version, generator=0, samples=())
+        for index, prompt in rollouts.reissue
+    ]
+    state = State(
         version=run.version,
         skipped_in_a_row=run.trainer.skipped_in_a_row,
         next_group=rollouts.next_group,
-        pending=rollouts.pending_prompts(),
+        pending=(*under_way, *waiting),
         finished=rollouts.held_groups(),
         stream=rollouts.stream.state(),
-        ledger=ledger,
-        compute=dataclasses.replace(run.compute_now()),
+        heldout=fingerprint(run.heldout),
+        ledger=rollouts.ledger,
+        compute=run.compute.with_generators([rollouts.gone]),
+        counters=tuple(rollouts.counters),
+        duplicates=rollouts.duplicates,
+        loops=tuple(loops),
     )
+    return state, engines
 
 
 def restore(run: Run, folder: Path) -> None:
@@ -93,20 +152,73 @@ def restore(run: Run, folder: Path) -> None:
     Raises:
         InputError: the checkpoint is of another dataset, or cannot be read.
     """
+    engines: dict[str, Tensor] = {}
     try:
         state = msgspec.msgpack.decode((folder / "state.msgpack").read_bytes(), type=State)
-        tensors: dict[str, Tensor] = safetensors.torch.load_file(folder / "optimizer.safetensors")
+        optimizer: dict[str, Tensor] = safetensors.torch.load_file(folder / "optimizer.safetensors")
+        if state.loops:
+            engines = safetensors.torch.load_file(folder / "engines.safetensors")
     except (OSError, msgspec.DecodeError, safetensors.SafetensorError) as error:
         raise InputError(f"{folder}: the checkpoint cannot be read: {error}") from error
+    if state.heldout != fingerprint(run.heldout):
+        raise InputError(
+            f"{folder}: the held-out prompts are others than the run was started with; resume with "
+            "the same data, or start a new run"
+        )
+    rollouts = run.rollouts
+    rollouts.stream.restore(state.stream)  # pending visits are still pending there
     run.version = state.version
     run.trainer.skipped_in_a_row = state.skipped_in_a_row
-    run.trainer.load_optimizer_tensors(tensors)
+    run.trainer.load_optimizer_tensors(optimizer)
     run.compute = state.compute
-    run.rollouts.ledger = state.ledger
-    run.rollouts.restore(
-        stream=state.stream,
-        next_group=state.next_group,
-        finished=state.finished,
-        pending=state.pending,
-        version=state.version,
+    rollouts.ledger = state.ledger
+    rollouts.next_group = state.next_group
+    rollouts.duplicates = state.duplicates
+    rollouts.hold_again(state.finished)
+    if isinstance(run.fleet, InlineFleet) and len(state.loops) == run.fleet.size:
+        _go_on(run, state, engines)
+    else:
+        _begin_again(run, state)
+
+
+def _go_on(run: Run, state: State, engines: dict[str, Tensor]) -> None:
+    """Interleaved: every completion goes on from its last token."""
+    assert isinstance(run.fleet, InlineFleet)
+    rollouts = run.rollouts
+    for i, (loop, saved) in enumerate(zip(run.fleet.loops, state.loops, strict=True)):
+        mine = {
+            name.partition(".")[2]: tensor
+            for name, tensor in engines.items()
+            if name.partition(".")[0] == str(i)
+        }
+        loop.restore(saved.engine, mine, run.trainer.weights(), saved.counters, saved.loaded)
+    rollouts.counters = list(state.counters)
+    for saved in state.pending:
+        prompt = rollouts.stream.prompt(saved.prompt)
+        if not saved.samples:
+            rollouts.reissue.append((saved.index, prompt))
+            continue
+        group = PendingGroup(saved.index, prompt, saved.version, saved.generator, 0)
+        group.samples = list(saved.samples)
+        rollouts.pending[group.index] = group
+        rollouts.buffer.restore_pending(group.index, group.version)
+
+
+def _begin_again(run: Run, state: State) -> None:
+    """Generators of their own have nothing: pending groups start anew, under their numbers, so
+    that their samples draw the same random numbers."""
+    rollouts = run.rollouts
+    for counters in state.counters:
+        rollouts.ledger.end_generator(
+            RESUMED, generated=counters.tokens_generated, in_flight=counters.tokens_in_flight
+        )
+    delivered = sum(
+        len(s.completion.token_ids) for p in state.pending for s in p.samples if s is not None
     )
+    rollouts.ledger.discard(RESUMED, delivered)
+    run.compute = state.compute.with_generators(state.counters)
+    rollouts.reissue.extend((p.index, rollouts.stream.prompt(p.prompt)) for p in state.pending)
+
+
+def fingerprint(prompts: Sequence[Prompt]) -> str:
+    return hashlib.sha256("\n".join(p.id for p in prompts).encode()).hexdigest()

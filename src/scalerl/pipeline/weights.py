@@ -10,14 +10,21 @@ version and half of another. The bytes are safetensors.
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
-from multiprocessing import shared_memory
+from multiprocessing import reduction
+from typing import Any
 
 import safetensors.torch
 import torch
 
-from scalerl.messages import WeightsReady
+from scalerl.errors import RunError
+from scalerl.messages import WeightsLoaded, WeightsReady
+
+HOLDER = -1  # stands among the readers of a buffer that is held
 
 
 class WeightsCorrupt(RuntimeError):
@@ -29,9 +36,10 @@ class WeightStore:
 
     def __init__(self, buffers: Sequence[memoryview], readers: int) -> None:
         self._buffers = list(buffers)
-        self._lengths: dict[int, int] = {}
         self._readers = readers
         self._unread: dict[int, set[int]] = {}  # slot → readers that have not copied it
+        self._written: dict[int, WeightsReady] = {}  # slot → what was said of it last
+        self.last: WeightsReady | None = None
 
     def free_slot(self) -> int | None:
         """A buffer that may be written now, or None while the readers are behind."""
@@ -39,6 +47,11 @@ class WeightStore:
             if not self._unread.get(slot):
                 return slot
         return None
+
+    @property
+    def behind(self) -> list[int]:
+        """Readers that have not copied some buffer yet."""
+        return sorted({r for unread in self._unread.values() for r in unread} - {HOLDER})
 
     def write(self, version: int, tensors: Mapping[str, torch.Tensor]) -> WeightsReady:
         """Copy `tensors` (name → parameter, any device) into a free buffer.
@@ -54,7 +67,9 @@ class WeightStore:
         buffer[:8] = len(data).to_bytes(8, "little")
         buffer[8 : 8 + len(data)] = data
         self._unread[slot] = set(range(self._readers))
-        return WeightsReady(version=version, slot=slot, checksum=zlib.crc32(data))
+        self.last = WeightsReady(version=version, slot=slot, checksum=zlib.crc32(data))
+        self._written[slot] = self.last
+        return self.last
 
     def read(self, ready: WeightsReady) -> dict[str, torch.Tensor]:
         """The tensors of one version, copied out of the store.
@@ -69,46 +84,92 @@ class WeightStore:
             raise WeightsCorrupt(f"weights of version {ready.version} do not have their checksum")
         return safetensors.torch.load(data)
 
-    def release(self, reader: int, slot: int) -> None:
-        """`reader` has copied this buffer. Saying it twice is harmless."""
-        self._unread.get(slot, set()).discard(reader)
+    def release(self, reader: int, loaded: WeightsLoaded) -> None:
+        """`reader` has copied a buffer. Saying it twice, or too late, is harmless."""
+        written = self._written.get(loaded.slot)
+        if written is not None and written.version == loaded.version:
+            self._unread[loaded.slot].discard(reader)
 
-    def forget(self, reader: int) -> None:
-        """`reader` is gone: nothing waits for it any more."""
+    def hold(self) -> WeightsReady:
+        """Keep the buffer written last until `let_go`, however many follow."""
+        if self.last is None:
+            raise ValueError("nothing has been written yet")
+        self._unread[self.last.slot].add(HOLDER)
+        return self.last
+
+    def let_go(self, held: WeightsReady) -> None:
+        self._unread[held.slot].discard(HOLDER)
+
+    def again(self, reader: int, held: WeightsReady | None = None) -> list[WeightsReady]:
+        """A new process takes the place of `reader`: what it must copy, in order.
+
+        Args:
+            held: a buffer to copy before the last one.
+        """
         for unread in self._unread.values():
             unread.discard(reader)
+        if self.last is None:
+            return []
+        ready = [self.last] if held in (None, self.last) else [held, self.last]
+        for one in ready:
+            self._unread[one.slot].add(reader)
+        return ready
 
 
 class SharedWeights:
-    """The shared memory under a store. The creator unlinks it; readers attach by name."""
+    """The memory under a store, shared with spawned processes by handing them its descriptor.
 
-    def __init__(self, segments: Sequence[shared_memory.SharedMemory], *, owner: bool) -> None:
-        self._segments = list(segments)
-        self._owner = owner
+    It has no name, so whatever kills the processes, nothing is left behind.
 
-    @classmethod
-    def create(cls, size: int, slots: int) -> SharedWeights:
-        made = [shared_memory.SharedMemory(create=True, size=size + 8) for _ in range(slots)]
-        return cls(made, owner=True)
+    Raises:
+        RunError: there is not so much memory.
+    """
 
-    @classmethod
-    def attach(cls, names: Sequence[str]) -> SharedWeights:
-        return cls([shared_memory.SharedMemory(name=name) for name in names], owner=False)
+    def __init__(self, size: int, slots: int, descriptor: int | None = None) -> None:
+        self._size, self._slots = size + 8, slots
+        try:
+            if descriptor is None:
+                descriptor = _nameless_file(self._size * slots)
+            self._map = mmap.mmap(descriptor, self._size * slots)
+        except OSError as error:
+            raise RunError(
+                f"no {self._size * slots:,} bytes of shared memory for {slots} versions of the "
+                f"weights: {error}"
+            ) from error
+        self._descriptor = descriptor
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(segment.name for segment in self._segments)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Only works while a process is being spawned, which gets the descriptor."""
+        return _attached, (self._size - 8, self._slots, reduction.DupFd(self._descriptor))
 
     @property
     def buffers(self) -> list[memoryview]:
-        return [buf for segment in self._segments if (buf := segment.buf) is not None]
+        whole = memoryview(self._map)
+        return [whole[i * self._size : (i + 1) * self._size] for i in range(self._slots)]
 
     def close(self) -> None:
-        for segment in self._segments:
-            segment.close()
-            if self._owner:
-                segment.unlink()
-        self._segments = []
+        """The memory itself goes with the last process that has it mapped."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def _attached(size: int, slots: int, duplicate: Any) -> SharedWeights:
+    return SharedWeights(size, slots, duplicate.detach())
+
+
+def _nameless_file(size: int) -> int:
+    """A descriptor of `size` reserved bytes: writing to them later cannot fail."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("scalerl-weights")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
+    return descriptor
 
 
 def local_buffers(size: int, slots: int) -> list[memoryview]:

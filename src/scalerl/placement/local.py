@@ -1,47 +1,63 @@
 """Processes on this machine: spawned, each with a channel of byte messages both ways.
 
 A sender and a receiver thread stand at each channel, so neither side ever blocks because the other
-is busy, and a dead process is an arrival like any other.
+is busy, and a dead process is an arrival like any other. Signals are the parent's to handle, and a
+worker never outlives it: the channel ends with the parent, and the kernel kills what does not look.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import multiprocessing
+import os
 import queue
+import signal
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("spawn")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrival:
-    """What a worker sent, or (`data` None) the word that it is gone."""
+    """What a worker sent, or (`data` None) the word that its channel has ended."""
 
-    worker: int
+    worker: Worker
     data: bytes | None
 
 
 class Worker:
-    """One process. `target(connection, spec)` is its whole life; it ends when the channel does."""
+    """One process. `target(connection, *arguments)` is its whole life; it ends with the channel."""
 
     def __init__(
         self,
         number: int,
         name: str,
-        target: Callable[[Connection, bytes], None],
-        spec: bytes,
+        target: Callable[..., None],
+        arguments: tuple[Any, ...],
         inbox: queue.Queue[Arrival],
     ) -> None:
         self.number = number
         self.name = name
+        self.started_at = time.monotonic()
+        self.heard_at: float | None = None  # monotonic time of its last word
         self._inbox = inbox
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         self._connection, theirs = CONTEXT.Pipe(duplex=True)
-        self.process = CONTEXT.Process(target=target, args=(theirs, spec), name=name, daemon=True)
-        self.process.start()
+        self.process = CONTEXT.Process(
+            target=_life, args=(target, theirs, os.getpid(), arguments), name=name, daemon=True
+        )
+        with _signals_blocked():
+            self.process.start()
         theirs.close()
         for loop in (self._receive, self._send):
             threading.Thread(target=loop, name=f"{name} {loop.__name__}", daemon=True).start()
@@ -56,11 +72,12 @@ class Worker:
         code = self.process.exitcode
         if code is None:
             return f"{self.name} (pid {self.process.pid}) closed its channel but did not end"
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return f"{self.name} (pid {self.process.pid}) {how}"
+        if code < 0:
+            return f"{self.name} (pid {self.process.pid}) was killed by {_signal_name(-code)}"
+        return f"{self.name} (pid {self.process.pid}) ended with exit code {code}"
 
     def stop(self, grace_s: float) -> None:
-        """Close the channel, wait, then kill. Nothing is left behind."""
+        """End the channel, wait for the process, then kill it. Nothing is left behind."""
         self._outbox.put(None)
         self.process.join(timeout=grace_s)
         if self.process.is_alive():
@@ -74,9 +91,10 @@ class Worker:
             try:
                 data = self._connection.recv_bytes()
             except (EOFError, OSError):  # the process or this end closed the channel
-                self._inbox.put(Arrival(self.number, None))
+                self._inbox.put(Arrival(self, None))
                 return
-            self._inbox.put(Arrival(self.number, data))
+            self.heard_at = time.monotonic()
+            self._inbox.put(Arrival(self, data))
 
     def _send(self) -> None:
         """consumes: queued messages; ends with `stop` or with the process."""
@@ -85,3 +103,41 @@ class Worker:
                 self._connection.send_bytes(data)
             except OSError:  # the receiver thread reports the death
                 return
+
+
+def _life(
+    target: Callable[..., None], connection: Connection, parent: int, arguments: tuple[Any, ...]
+) -> None:
+    """What runs in the process."""
+    for number in SIGNALS:  # Ctrl-C and a cluster's notice reach the whole group; the parent acts
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _die_with(parent)
+    target(connection, *arguments)
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent is gone, stopped or busy as it may be."""
+    if sys.platform != "linux":
+        return  # the end of the channel ends it at its next look
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it went before the line above
+        os._exit(1)
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """A process started inside begins with these signals blocked, until it ignores them."""
+    resource_tracker.ensure_running()  # starting it would unblock them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"

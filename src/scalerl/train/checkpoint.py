@@ -13,8 +13,10 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from scalerl.errors import RunError
 
@@ -31,37 +33,52 @@ def save(root: Path, step: int, write: Callable[[Path], None]) -> Path:
     """
     final = root / f"{PREFIX}{step:06d}"
     aside = root / f".{PREFIX}{step:06d}.partial"
+    before = root / f".{PREFIX}{step:06d}.before"
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         write(aside)
         for file in _files(aside):
-            _sync(file)
+            sync(file)
         marker = aside / MARKER
         marker.write_text(json.dumps({"step": step, "files": _manifest(aside)}), "utf-8")
-        _sync(marker)
-        _sync(aside)
-        shutil.rmtree(final, ignore_errors=True)
+        sync(marker)
+        sync(aside)
+        shutil.rmtree(before, ignore_errors=True)
+        if final.exists():
+            final.rename(before)  # `latest` brings it back if the next line is never reached
         aside.rename(final)
-        _sync(root)
-    except OSError as error:
+        sync(root)
+    except (OSError, SafetensorError) as error:  # safetensors wraps a full disk in its own
         shutil.rmtree(aside, ignore_errors=True)
         free = shutil.disk_usage(root).free if root.is_dir() else 0
         raise RunError(
-            f"{final}: the checkpoint could not be written ({error}; {free / 1e6:.0f} MB free); "
+            f"{final}: the checkpoint could not be written ({error}; {free:,} bytes free); "
             "earlier checkpoints are untouched"
         ) from error
+    shutil.rmtree(before, ignore_errors=True)
     return final
 
 
 def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
     """The newest whole checkpoint; `warn` hears of each newer one that is damaged."""
-    for path in sorted(root.glob(f"{PREFIX}*"), reverse=True):
+    for before in root.glob(f".{PREFIX}*.before"):
+        final = root / before.name.removeprefix(".").removesuffix(".before")
+        if not final.exists():  # a kill between the two renames of `save`
+            before.rename(final)
+    for path in _folders(root):
         fault = damage(path)
         if fault is None:
             return path
         warn(f"{path}: passed over, {fault}")
     return None
+
+
+def best(root: Path, rates: Mapping[int, float]) -> int | None:
+    """The step with the highest of `rates` (held-out pass rate by step) that has a checkpoint; of
+    equals the earliest."""
+    steps = [step for step in map(step_of, _folders(root)) if step in rates]
+    return max(steps, key=lambda step: (rates[step], -step), default=None)
 
 
 def damage(path: Path) -> str | None:
@@ -89,10 +106,27 @@ def step_of(path: Path) -> int:
 
 def prune(root: Path, *, keep: int, keep_every: int, best: int | None = None) -> None:
     """Remove old checkpoints but the newest `keep`, the best one and each `keep_every`-th step."""
-    for path in sorted(root.glob(f"{PREFIX}*"), reverse=True)[keep:]:
+    for path in _folders(root)[keep:]:
         step = step_of(path)
         if step != best and not (keep_every and step % keep_every == 0):
             shutil.rmtree(path)
+
+
+def sync(path: Path) -> None:
+    """Have the file's or folder's contents reach the disk. One that is not there is nothing."""
+    if not path.exists():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Checkpoint folders, whole or not, the newest first."""
+    named = [p for p in root.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    return sorted(named, key=step_of, reverse=True)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -113,11 +147,3 @@ def _checksum(file: Path) -> int:
         while block := handle.read(1 << 20):
             value = zlib.crc32(block, value)
     return value
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

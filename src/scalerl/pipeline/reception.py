@@ -1,0 +1,117 @@
+"""What a generator says is checked before it is believed.
+
+A generator that answers garbage is treated as one that died: what it says then counts for nothing,
+so the ledger, the bound and the groups never depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scalerl.messages import Completion, Counters, Evaluate, Evaluated, Progress, Prompt, Scored
+
+
+class PendingGroup:
+    """A group on its way: which samples are still missing."""
+
+    def __init__(self, index: int, prompt: Prompt, version: int, generator: int, size: int) -> None:
+        self.index = index
+        self.prompt = prompt
+        self.version = version  # at admission
+        self.generator = generator
+        self.samples: list[Scored | None] = [None] * size
+
+    @property
+    def missing(self) -> list[int]:
+        return [i for i, scored in enumerate(self.samples) if scored is None]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(s.completion.token_ids) for s in self.samples if s is not None)
+
+
+def news(
+    completions: Sequence[Completion], pending: Mapping[int, PendingGroup]
+) -> list[Completion]:
+    """The completions that are awaited; the others came before, or are of groups given up."""
+    seen: set[tuple[int, int]] = set()
+    awaited: list[Completion] = []
+    for c in completions:
+        group = pending.get(c.group)
+        if group is None or (c.group, c.sample) in seen:
+            continue
+        if c.sample < len(group.samples) and group.samples[c.sample] is None:
+            seen.add((c.group, c.sample))
+            awaited.append(c)
+    return awaited
+
+
+def fault_in_progress(
+    message: Progress,
+    before: Counters,
+    pending: Mapping[int, PendingGroup],
+    *,
+    issued: int,
+    newest: int,
+    size: int,
+) -> str | None:
+    """Why a Progress cannot be true; None if it can.
+
+    Args:
+        before: the generator's counters as last believed.
+        issued: groups have had numbers below this.
+        newest: the last weights version that was published.
+        size: completions of a group, G.
+    """
+    now = message.counters
+    if message.version > newest:
+        return f"weights version {message.version}, and the newest is {newest}"
+    if now.tokens_generated < before.tokens_generated or now.tokens_in_flight < 0:
+        return f"counters that went back: {now} after {before}"
+    for c in message.completions:
+        if not (0 <= c.group < issued and 0 <= c.sample < size):
+            return f"sample {c.sample} of group {c.group}, which nobody asked for"
+        group = pending.get(c.group)
+        oldest = 0 if group is None else group.version
+        if fault := _fault_in_completion(c, oldest=oldest, newest=newest):
+            return f"sample {c.sample} of group {c.group}: {fault}"
+    new = sum(len(c.token_ids) for c in news(message.completions, pending))
+    settled = now.tokens_generated - now.tokens_in_flight
+    settled -= before.tokens_generated - before.tokens_in_flight
+    if new != settled:
+        return f"{new} tokens in completions, but counters that speak of {settled}"
+    return None
+
+
+def fault_in_evaluation(message: Evaluated, asked: Evaluate | None, version: int) -> str | None:
+    """Why an Evaluated does not answer what was asked; None if it does."""
+    if asked is None or message.step != asked.step:
+        return f"an evaluation of step {message.step}, which nobody asked for"
+    if message.version != version:
+        return f"an evaluation at version {message.version}, not {version}"
+    if sorted((c.group, c.sample) for c in message.completions) != sorted(
+        (r.group, r.sample) for r in asked.requests
+    ):
+        return f"an evaluation of step {message.step} with other completions than asked for"
+    for c in message.completions:
+        if fault := _fault_in_completion(c, oldest=version, newest=version):
+            return f"evaluation of step {message.step}, completion {c.sample} of {c.group}: {fault}"
+    return None
+
+
+def _fault_in_completion(c: Completion, *, oldest: int, newest: int) -> str | None:
+    size = len(c.token_ids)
+    if not size or len(c.logp_gen) != size or len(c.mask) != size:
+        return f"{size} tokens, {len(c.logp_gen)} log-probs and {len(c.mask)} mask entries"
+    if any(m not in (0, 1) for m in c.mask):
+        return "a mask that is not 0 or 1"
+    starts = [start for start, _ in c.segments]
+    versions = [version for _, version in c.segments]
+    if not starts or starts[0] != 0 or starts != sorted(set(starts)) or starts[-1] >= size:
+        return f"segments {c.segments} of {size} tokens"
+    if versions != sorted(versions) or versions[0] < oldest or versions[-1] > newest:
+        return (
+            f"tokens of versions {versions}, which cannot be older than {oldest} or newer than "
+            f"{newest}"
+        )
+    return None
