@@ -67,10 +67,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     one = make_run(folder / "study" / "one", 0.8, 0.001)
     make_run(folder / "study" / "two", 0.7, 0.002)
+    for name in ("a/seed0", "a/seed1", "b/seed0"):
+        make_run(folder / "seeds" / name, 0.8, 0.001)
     begun = folder / "begun"
     begun.mkdir()
     write_rows(begun / "curve.jsonl", [curve_row(0, 0.8)])
-    sources = {"one": one, "study": folder / "study", "begun": begun}
+    sources = {"one": one, "begun": begun}
+    sources |= {name: folder / name for name in ("study", "seeds")}
     return {name: write_report([p], folder / f"{name}.html") for name, p in sources.items()}
 
 
@@ -218,3 +221,11 @@ def test_theme_button(browser: Browser, pages: dict[str, Path]) -> None:
     browser.click("#theme")
     assert browser.js("document.documentElement.dataset.theme") == "dark"
     assert browser.js("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
+
+
+def test_seeds_of_a_variant_look_alike(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["seeds"])
+    look = "m => m.style.stroke + m.getAttribute('d')"
+    first, second, other = browser.js(f"[...document.querySelectorAll('.runs .mark')].map({look})")
+    assert first == second != other
+    assert [count(browser, ".runs input"), count(browser, "#chart .fit")] == [3, 3]

@@ -18,6 +18,13 @@ window.addEventListener("error", (event) => {
   root.dataset.faults = faults.join(" | ");
 });
 
+// A study names its runs variant/seed: a variant gets one look, if there are several of them.
+function groupRuns() {
+  const variants = page.runs.map((run) => run.name.split("/").slice(0, -1).join("/") || run.name);
+  const distinct = [...new Set(variants)];
+  page.runs.forEach((run, i) => (run.look = distinct.length > 1 ? distinct.indexOf(variants[i]) : i));
+}
+
 function redraw() {
   drawChart();
   drawFits();
@@ -155,6 +162,7 @@ function start() {
   byId("kind").textContent = page.runs.length === 1 ? "Reinforcement learning run" : `Reinforcement learning study, ${page.runs.length} runs`;
   byId("footer").textContent = `Made by scalerl ${page.version}. This file holds everything it shows.`;
   byId("controls").addEventListener("submit", (e) => e.preventDefault());
+  groupRuns();
   drawWarnings();
   drawHeadline();
   drawControls();

@@ -1,5 +1,6 @@
 // The main figure: pass rate, or its F-transform, against a choice of compute, with fit and forecast.
 
+const MOST_BARS = 8; // intervals of A beside the figure
 const unitLabel = (key) => page.units.find((u) => u.key === key).label;
 const fitOf = (run, part = state.fit) => (part === "off" ? null : (run.fits[state.x]?.[part] ?? null));
 
@@ -77,8 +78,9 @@ function drawRates(svg, box, runs) {
   const all = runs.flatMap((r) => r.points);
   const positive = all.map((p) => p.c).filter((c) => c > 0);
   if (!all.length) return [];
-  const bars = runs.filter((r) => known(r.fit?.A?.[1]));
-  box.right -= bars.length ? 16 + 9 * Math.min(bars.length, 8) : 0;
+  const bounded = runs.filter((r) => known(r.fit?.A?.[1]));
+  const bars = bounded.length <= MOST_BARS ? bounded : [];
+  box.right -= bars.length ? 16 + 9 * bars.length : 0;
   const log = state.log && positive.length > 0;
   const zero = log && all.some((p) => p.c === 0) ? 34 : 0; // room for step 0, which log C has no place for
   const top = Math.max(...positive, 1e-12) * (state.fit === "whole" ? 1.8 : log ? 1.12 : 1.03);
@@ -92,7 +94,7 @@ function drawRates(svg, box, runs) {
   for (const r of runs) if (r.fit?.grid) drawFit(svg, clip, r, x, y, box, runs.length === 1);
   const many = runs.length > 6;
   for (const r of runs) drawPoints(svg, r, at, y, many ? 3 : 4.2);
-  bars.slice(0, 8).forEach((r, k) => drawCeiling(svg, r, box.right + 16 + 9 * k, y));
+  bars.forEach((r, k) => drawCeiling(svg, r, box.right + 16 + 9 * k, y));
   if (bars.length) svg.append(shape("text", { class: "title", x: box.right + 12, y: box.top - 2 }, "A"));
   return runs.flatMap((r) => r.points.map((p) => stopOf(r, p, at(p), y(p.r))));
 }
@@ -126,6 +128,7 @@ function clipTo(svg, box, left) {
 
 function drawFit(svg, clip, { i, fit }, x, y, box, alone) {
   const { grid, window } = fit;
+  const width = state.runs.size > 6 ? 1.3 : 2.2;
   const layer = shape("g", { "clip-path": clip });
   const from = (c) => grid.c.map((v, j) => j).filter((j) => grid.c[j] > c);
   if (state.band && grid.hi.some(known)) {
@@ -140,8 +143,8 @@ function drawFit(svg, clip, { i, fit }, x, y, box, alone) {
   const later = [end, ...from(window[1]).map((j) => [grid.c[j], grid.e[j]])];
   const pixels = (points) => path(points.map(([c, r]) => [x(c), known(r) ? y(r) : null]));
   layer.append(
-    shape("path", { class: "fit", d: pixels(fitted), style: stroke(i, { width: 2.2 }) }),
-    shape("path", { class: "forecast", d: pixels(later), style: stroke(i, { width: 2.2, dash: "7 5" }) }),
+    shape("path", { class: "fit", d: pixels(fitted), style: stroke(i, { width }) }),
+    shape("path", { class: "forecast", d: pixels(later), style: stroke(i, { width, dash: "7 5" }) }),
   );
   svg.append(layer);
   if (!alone || window[1] > x.high) return;
@@ -263,6 +266,7 @@ function captionText(runs) {
   const fitted = runs.some((r) => r.fit?.grid);
   if (fitted && state.fit === "first") words.push(`The fit saw only the first ${percent(page.fit_share)} of the compute; what follows is its forecast.`);
   if (fitted && state.fit === "whole") words.push("The fit saw every evaluation; dashes lead on to 1.8 times the compute spent.");
-  if (runs.some((r) => known(r.fit?.A?.[1])) && state.fit !== "off") words.push("Right: 90 % interval of the ceiling A.");
+  const bounded = runs.filter((r) => known(r.fit?.A?.[1])).length;
+  if (bounded > 0 && bounded <= MOST_BARS) words.push("Right: 90 % interval of the ceiling A.");
   return words.join(" ");
 }

@@ -95,12 +95,14 @@ const MARKS = [
   (r) => `M0,${-1.3 * r}L${1.3 * r},0L0,${1.3 * r}L${-1.3 * r},0Z`,
   (r) => `M0,${1.2 * r}L${1.15 * r},${-0.9 * r}H${-1.15 * r}Z`,
 ];
-const colour = (i) => `var(--s${i % COLOURS})`;
+// Runs of one variant, such as its seeds, share colour and mark; see groupRuns.
+const look = (i) => page.runs[i].look;
+const colour = (i) => `var(--s${look(i) % COLOURS})`;
 
 function mark(i, x, y, { open = false, size = 4 } = {}) {
   return shape("path", {
     class: "mark",
-    d: MARKS[i % MARKS.length](size),
+    d: MARKS[look(i) % MARKS.length](size),
     transform: `translate(${x.toFixed(1)},${y.toFixed(1)})`,
     style: { stroke: colour(i), strokeWidth: 1.7, fill: open ? "var(--paper)" : colour(i) },
   });

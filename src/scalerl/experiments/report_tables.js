@@ -26,7 +26,9 @@ function gathered(warnings) {
   }
   return [...same.values()].map((all) => {
     if (all.length === 1) return { level: all[0].level, text: `${all[0].run}: ${all[0].text}` };
-    return { level: all[0].level, text: `${plain(all[0])}: ${all.map((w) => w.run).join(", ")}` };
+    const names = all.map((w) => w.run);
+    const more = names.length > 6 ? ` and ${names.length - 5} more of ${page.runs.length} runs` : "";
+    return { level: all[0].level, text: `${plain(all[0])}: ${names.slice(0, more ? 5 : 6).join(", ")}${more}` };
   });
 }
 
