@@ -11,6 +11,7 @@ numpy and scipy only; matplotlib is imported when a figure is first asked for.
 
 from typing import TYPE_CHECKING, Any
 
+from scalerl.scaling.compare import Comparison, compare
 from scalerl.scaling.curve import Curve, curve_from_points
 from scalerl.scaling.describe import terminal_plot
 from scalerl.scaling.fit import ForecastCheck, check_forecast, fit
@@ -18,12 +19,14 @@ from scalerl.scaling.least_squares import PointFits, fit_points
 from scalerl.scaling.readers.read import read_curve, read_curves
 from scalerl.scaling.result import Band, Fit, Interval, Parameters, Prediction
 from scalerl.scaling.sigmoid import compute_to_target, fraction_reached, sigmoid
+from scalerl.scaling.transform import FTransform, f_transform
 from scalerl.scaling.warn import warn
+from scalerl.scaling.window import propose_window, window_table
 
 if TYPE_CHECKING:
-    from scalerl.scaling.plot import plot_fit, save_figure
+    from scalerl.scaling.plot import plot_comparison, plot_f_transform, plot_fit, save_figure
 
-_FIGURES = ("plot_fit", "save_figure")
+_FIGURES = ("plot_comparison", "plot_f_transform", "plot_fit", "save_figure")
 
 
 def __getattr__(name: str) -> Any:
@@ -37,7 +40,9 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Band",
+    "Comparison",
     "Curve",
+    "FTransform",
     "Fit",
     "ForecastCheck",
     "Interval",
@@ -45,16 +50,22 @@ __all__ = [
     "PointFits",
     "Prediction",
     "check_forecast",
+    "compare",
     "compute_to_target",
     "curve_from_points",
+    "f_transform",
     "fit",
     "fit_points",
     "fraction_reached",
+    "plot_comparison",
+    "plot_f_transform",
     "plot_fit",
+    "propose_window",
     "read_curve",
     "read_curves",
     "save_figure",
     "sigmoid",
     "terminal_plot",
     "warn",
+    "window_table",
 ]

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from scalerl.scaling.compare import Comparison, Pair
 from scalerl.scaling.result import Fit, Interval, Prediction
 from scalerl.scaling.special import linspace
 
@@ -126,3 +127,61 @@ def terminal_plot(fit: Fit, *, width: int = 64, height: int = 14) -> str:
     left, right = amount(float(np.exp(edges[0]))), amount(float(np.exp(edges[1])))
     axis = f"{left}{(fit.unit + ' (log)').center(width - len(left) - len(right))}{right}"
     return "\n".join([*body, f"{'':>7} └{'─' * width}", f"{'':>9}{axis}"])
+
+
+def comparison_summary(c: Comparison) -> str:
+    """Ranking, verdicts and the evidence of every pair."""
+    wide = max(8, *(len(r.name) for r in c.recipes)) + 2
+    lines = [f"{'recipe':<{wide}}{'A':>7}   5 to 95 %         {'B':>6}{'C_mid':>12}   verdict"]
+    for recipe in c.recipes:
+        first = recipe.fits[0]
+        runs = "" if len(recipe.fits) == 1 else f" ({len(recipe.fits)} runs)"
+        status = ", ".join(dict.fromkeys(f.status.replace("_", " ") for f in recipe.fits))
+        known = any(f.A.estimate is not None for f in recipe.fits)
+        lines.append(
+            f"{recipe.name:<{wide}}{number(recipe.A.estimate) if known else '-':>7}   "
+            f"{_range(number(recipe.A.low), number(recipe.A.high)):<17}"
+            f"{number(first.B.estimate, 2):>7}{amount(first.C_mid.estimate):>12}   {status}{runs}"
+        )
+    origin = (
+        f"estimated from replicates ({c.run_sd_from} degrees of freedom)"
+        if c.run_sd_from
+        else "assumed: no replicates were given"
+    )
+    lines += ["", *(f"  {i + 1}. {v}" for i, v in enumerate(c.verdicts)), ""]
+    lines += [f"Intervals of A include run-to-run SD {number(c.run_sd.estimate, 4)}, {origin}."]
+    for pair in c.pairs:
+        lines += ["", *_pair_lines(pair, c.unit)]
+    return "\n".join(lines)
+
+
+def _pair_lines(p: Pair, unit: str) -> list[str]:
+    lines = [f"{p.a} against {p.b}"]
+    if p.p_higher is not None:
+        within = _range(number(p.delta_A.low), number(p.delta_A.high))
+        lines.append(
+            f"  difference of ceilings {number(p.delta_A.estimate)} ({within}), "
+            f"P(higher) = {p.p_higher:.3f}"
+        )
+    if p.target is not None and p.compute_ratio.estimate is not None:
+        r = p.compute_ratio
+        within = _range(number(r.low, 2), number(r.high, 2))
+        lines.append(f"  compute to {p.target:.3f}: ratio {number(r.estimate, 2)} ({within})")
+    if p.p_crossing:
+        at = _range(amount(p.crossing.low), amount(p.crossing.high))
+        lines.append(
+            f"  the curves cross with P = {p.p_crossing:.2f}, near {amount(p.crossing.estimate)} "
+            f"{unit} ({at})"
+        )
+    rule = p.paper
+    if rule.by == "ceiling":
+        how = f"ceilings {rule.delta_A:+.3f} apart"
+    elif rule.by == "nothing":
+        how = "no ceilings to compare"
+    else:
+        how = f"B {number(rule.B_a, 2)} and {number(rule.B_b, 2)} at A = {number(rule.common_A)}"
+    lines.append(
+        f"  paper's rule (.02): {rule.winner} ({how}); it calls {rule.false_positive:.0%} of "
+        "identical pairs different"
+    )
+    return lines

@@ -23,7 +23,7 @@ from scalerl.scaling.result import (
     Settings,
     Status,
 )
-from scalerl.scaling.robust import OUTLIER, huber, outliers
+from scalerl.scaling.robust import OUTLIER, SUSPECT, huber, outliers
 from scalerl.scaling.sigmoid import Floats
 from scalerl.scaling.verdict import FEW_POINTS, forecast_error, judge, no_gain, rolling_origins
 from scalerl.scaling.warn import red_rows
@@ -225,13 +225,14 @@ def _fit_posterior(curve: Curve, s: Settings) -> _Core:
         return _Core(status="no_gain", reasons=[why_not], weight=data.w)
     point = solve(data.problem())
     robust, reasons = None, list[str]()
-    robust_fit, row_weight = huber(data)
-    far = outliers(data, robust_fit)
     best = point
-    if far.any():
-        best, robust = robust_fit, _parameters(robust_fit)
-        data = replace(data, w=data.w * row_weight)
-        reasons.append(_outlier_reason(curve, far, point, robust_fit))
+    if outliers(data, point, SUSPECT).any():
+        robust_fit, row_weight = huber(data)
+        far = outliers(data, robust_fit)
+        if far.any():
+            best, robust = robust_fit, _parameters(robust_fit)
+            data = replace(data, w=data.w * row_weight)
+            reasons.append(_outlier_reason(curve, far, point, robust_fit))
     draws = draw(data)
     reached = float(draws.quantiles(draws.fraction(curve.compute[-1:]))[1, 0])
     origins = rolling_origins(data)

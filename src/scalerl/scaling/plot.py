@@ -16,8 +16,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from scalerl.errors import InputError
+from scalerl.scaling.compare import Comparison
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.result import Fit
+from scalerl.scaling.transform import f_transform
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -176,11 +178,47 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def colour_of(i: int) -> tuple[str, str]:
-    """Colour and marker of the i-th curve of a figure."""
-    return COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+def plot_comparison(
+    comparison: Comparison, *, to: float | None = None, size: tuple[float, float] = (6.0, 4.0)
+) -> Figure:
+    """All recipes on one pair of axes, one colour and marker each; replicates share them."""
+    figure, axes = _figure(size)
+    fits = [f for r in comparison.recipes for f in r.fits]
+    end = to or 2 * max(f.window[1] for f in fits)
+    for i, recipe in enumerate(comparison.recipes):
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        for k, one in enumerate(recipe.fits):
+            label = f"{recipe.name}: {describe(one)}" if k == 0 else "_replicate"
+            draw_fit(axes, one, colour=colour, marker=marker, end=end, label=label)
+    _dress(axes, comparison.unit)
+    axes.legend(fontsize=7, frameon=False, loc="lower right")
+    return figure
 
 
-def finite_range(fits: Sequence[Fit]) -> tuple[float, float]:
-    """Lowest and highest compute that any of the fits used."""
-    return min(f.window[0] for f in fits), max(f.window[1] for f in fits)
+def plot_f_transform(fits: Sequence[Fit], *, size: tuple[float, float] = (5.5, 3.6)) -> Figure:
+    """log F against compute with error bars: straight, of slope B, where the sigmoid holds.
+
+    Evaluations at or above A, or at or below R0, have no log F; the legend counts them.
+    """
+    figure, axes = _figure(size)
+    for i, one in enumerate(fits):
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        t = f_transform(one)
+        missing = f", {t.undefined} undefined" if t.undefined else ""
+        axes.errorbar(
+            t.compute,
+            t.log_F,
+            yerr=t.se,
+            fmt=marker,
+            color=colour,
+            markersize=3.8,
+            elinewidth=0.8,
+            capsize=1.5,
+            label=f"{one.name}: slope B = {t.B:.2f}{missing}",
+        )
+        line = np.geomspace(*one.window, 50)
+        axes.plot(line, t.B * np.log(line), color=colour, linewidth=1.2)
+    _dress(axes, fits[0].unit)
+    axes.set_ylabel("log F")
+    axes.legend(fontsize=7, frameon=False, loc="upper left")
+    return figure

@@ -3,9 +3,11 @@
     y_i = R(C_i) + e_i,   e ~ Normal(0, sigma^2 rho^|i-j|)
 
 A and R0 are linear and sigma a scale: given (log C_mid, log B, rho) they are integrated in closed
-form (flat prior on A in (R0, 1] and on R0, 1/sigma on sigma). What is left is two-dimensional
-and is found by a grid that moves and zooms until it frames the mass; weighted draws from its cells
-carry every further question. Wald, profile and bootstrap intervals cover 71 to 79 % where 90 % is
+form. The prior is 1/sigma, times a weak normal on log B, times the square root of Jeffreys' prior
+of the curve on R0 < A <= 1. (A flat prior gives high ceilings, of which there are many, too much
+say: with R0 free its intervals for A cover 81 %, these 91 %, and these are narrower.) What is left
+is two-dimensional and is found by a grid that moves and zooms until it frames the mass; weighted
+draws from its cells carry every further question. Wald, profile and bootstrap intervals cover 71 to 79 % where 90 % is
 claimed, because evaluations of neighbouring checkpoints err together.
 
 Shapes: `K` grid nodes, `Q` values of rho, `D` draws, `n` evaluations.
@@ -25,7 +27,9 @@ from scalerl.scaling.special import expit, gammaincinv, log_ndtr, ndtr, ndtri
 
 RHO = np.linspace(0.0, 0.9, 10)
 """Lag-1 correlations that are marginalised, all equally likely beforehand."""
-LOG_B_PRIOR = (float(np.log(2.0)), 0.6)
+JEFFREYS_POWER = 0.5
+"""1 would be Jeffreys' own prior, which denies high ceilings when only the start was seen."""
+LOG_B_PRIOR = (float(np.log(2.0)), 0.8)
 """Weak prior on log B: mean and SD. The 40 published B lie in 1.09 to 5.17, median 1.9."""
 LOG_B_LIMITS = (float(np.log(0.2)), float(np.log(15.0)))
 LOG_C_MID_MARGIN = float(np.log(50.0))
@@ -219,15 +223,51 @@ class _Evaluator:
             log_density = log_density - 0.5 * ((log_b - LOG_B_PRIOR[0]) / LOG_B_PRIOR[1]) ** 2
         return _Marginal(log_density, rss, A + self.centre, R0 + self.centre, var_A, slope, var_R0)
 
+    def information(self, theta: Floats) -> Floats:
+        """Log of the square root of det(J'J), gain aside: [K]. J has a column for each unknown.
+
+        J = (f, 1 - f, dR/dlog C_mid, dR/dlog B); the last two are per unit of gain A - R0.
+        """
+        d = self.data
+        z = np.exp(theta[:, 1:]) * (d.x - theta[:, :1])
+        f = expit(z)
+        bell = f * (1 - f) * self.root
+        f, g = f * self.root, (1 - f) * self.root
+        dm, db = np.exp(theta[:, 1:]) * bell, z * bell
+
+        def dot(a: Floats, b: Floats) -> Floats:
+            return np.einsum("ki,ki->k", a, b)
+
+        mm, mb, bb = dot(dm, dm), dot(dm, db), dot(db, db)
+        log_volume = np.zeros(len(theta))
+        extra = 0.0 if d.R0 is not None else 1.0 if d.step0 is not None else FREE_R0_WEIGHT
+        columns = ([(g, extra)] if d.R0 is None else []) + ([(f, 0.0)] if d.A is None else [])
+        if columns:  # project the first linear column out of everything, then the second
+            first, more = columns[0]
+            aa, am, ab = dot(first, first) + more, dot(first, dm), dot(first, db)
+            aa = np.maximum(aa, 1e-300)
+            if len(columns) == 2:
+                ff, fa = dot(f, f), dot(f, first)
+                left = np.maximum(ff - fa**2 / aa, 1e-13 * ff + 1e-300)
+                fm, fb = dot(f, dm) - fa * am / aa, dot(f, db) - fa * ab / aa
+                mm, mb, bb = mm - fm**2 / left, mb - fm * fb / left, bb - fb**2 / left
+                log_volume += np.log(left)
+            mm, mb, bb = mm - am**2 / aa, mb - am * ab / aa, bb - ab**2 / aa
+            log_volume += np.log(aa)
+        det = np.maximum(mm * bb - mb**2, 1e-13 * np.abs(mm * bb) + 1e-300)
+        return 0.5 * (log_volume + np.log(det))
+
     def grid_density(self, theta: Floats) -> Floats:
         """Log density at nodes [K] and rho [Q], the bounds R0 < A <= 1 included approximately."""
         m = self.marginal(theta, RHO, outer=True)
+        gain = np.maximum(np.minimum(m.A, 1.0) - m.R0, 1e-3)
+        prior = JEFFREYS_POWER * (self.information(theta)[:, None] + 2 * np.log(gain))
         if self.data.A is not None:
-            return m.log_density
+            return m.log_density + prior
         scale = np.sqrt(m.rss / self.nu * m.var_A) + 1e-300
         gain_scale = scale * np.abs(1 - m.cov_over_var)
         inside = ndtr((1 - m.A) / scale) - ndtr(-(m.A - m.R0) / np.maximum(gain_scale, 1e-300))
-        return m.log_density + np.log(np.maximum(inside, 1e-30))
+        return m.log_density + prior + np.log(np.maximum(inside, 1e-30))
 
 
 def _chain(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
@@ -313,7 +353,9 @@ def draw(data: Observed, *, draws: int = 2048, shape: tuple[int, int] = (40, 40)
     sigma = np.sqrt(0.5 * m.rss / gammaincinv(0.5 * evaluator.nu, u[:, 3]))
     A, log_weight = _ceiling(m, sigma, u[:, 4], data)
     R0 = m.R0 + m.cov_over_var * (A - m.A) + sigma * np.sqrt(m.var_R0_given_A) * ndtri(u[:, 5])
-    log_weight = log_weight + m.log_density - np.log(mass[pick])
+    gain = np.maximum(A - R0, 1e-12)
+    prior = JEFFREYS_POWER * (evaluator.information(theta) + 2 * np.log(gain))
+    log_weight = log_weight + m.log_density + prior - np.log(mass[pick])
     log_weight = np.where((R0 < A) & (R0 > -1e-9), log_weight, -np.inf)
     weight = np.exp(log_weight - log_weight.max())
     return Draws(

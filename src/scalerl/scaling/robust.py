@@ -10,6 +10,8 @@ from scalerl.scaling.sigmoid import Floats, sigmoid
 
 OUTLIER = 4.0
 """A residual beyond this many MAD-sigma calls for the robust fit."""
+SUSPECT = 2.5
+"""A least-squares residual below this many MAD-sigma hides no outlier: Huber need not look."""
 TUNING = 1.345
 """Huber's constant: 95 % efficient on clean normal noise."""
 
@@ -45,10 +47,10 @@ def huber(data: Observed, *, rounds: int = 30) -> tuple[PointFits, Floats]:
     return fit, weight
 
 
-def outliers(data: Observed, fit: PointFits) -> Floats:
-    """Residuals in MAD-sigma where they exceed `OUTLIER`, 0 elsewhere: [n]."""
+def outliers(data: Observed, fit: PointFits, limit: float = OUTLIER) -> Floats:
+    """Residuals in MAD-sigma where they exceed the limit, 0 elsewhere: [n]."""
     residual = residuals(data, fit) * np.sqrt(data.w)
     sigma = mad_sigma(residual, 2 + data.unknown)
     # rounding-level residuals are no glitches, whatever their spread
     z = residual / max(sigma, 1e-6)
-    return np.where(np.abs(z) > OUTLIER, z, 0.0)
+    return np.where(np.abs(z) > limit, z, 0.0)
