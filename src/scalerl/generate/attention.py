@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 
+from scalerl.errors import InputError
 from scalerl.model.attention import wants_float64
 
 NAME = "scalerl_slots"
@@ -103,6 +104,36 @@ class StepLayout:
 def register() -> None:
     """Make the function known to transformers, which builds no mask for a name without a rule."""
     AttentionInterface.register(NAME, slot_attention)
+
+
+def check_supported(model: PreTrainedModel, length: int) -> None:
+    """Raise InputError for a model that this attention would get wrong at slots of ``length``.
+
+    Chunked attention is full attention up to its chunk; rotary frequencies that follow the longest
+    sequence of a batch ("dynamic", "longrope") are fixed up to the original length, and beyond it
+    would make a completion depend on its neighbours.
+    """
+    if not getattr(model, "_supports_attention_backend", False):
+        raise InputError(f"{type(model).__name__}: its attention cannot be replaced")
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    chunk = getattr(config, "attention_chunk_size", None) or length
+    known = {"full_attention", "sliding_attention"}
+    if length <= chunk:
+        known.add("chunked_attention")
+    if unknown := sorted(kinds - known):
+        raise InputError(
+            f"{type(model).__name__}: no support for {', '.join(unknown)} at {length} positions"
+        )
+    rotary = getattr(config, "rope_parameters", None) or {}
+    each = [rotary, *(value for value in rotary.values() if isinstance(value, dict))]
+    for rope in each:
+        original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
+        if rope.get("rope_type") in ("dynamic", "longrope") and length > original:
+            raise InputError(
+                f"{type(model).__name__}: {rope['rope_type']} rotary positions depend on the "
+                f"longest sequence beyond {original} positions; {length} are asked for"
+            )
 
 
 def slot_attention(

@@ -47,7 +47,7 @@ class Engine:
         fp32_head: as the trainer's.
 
     Raises:
-        InputError: a model whose attention cannot be replaced.
+        InputError: a model that the slot attention does not support.
     """
 
     def __init__(
@@ -62,8 +62,7 @@ class Engine:
         version: int = 0,
         fp32_head: bool = True,
     ) -> None:
-        if not getattr(model, "_supports_attention_backend", False):
-            raise InputError(f"{type(model).__name__}: its attention cannot be replaced")
+        attention.check_supported(model, max_length)
         attention.register()
         self.model = model.eval()
         self.params = params

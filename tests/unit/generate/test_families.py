@@ -5,6 +5,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from scalerl.errors import InputError
+from scalerl.generate.attention import check_supported
 from scalerl.generate.engine import Engine
 from scalerl.generate.sampling import SamplingParams
 from scalerl.messages import Request
@@ -91,3 +93,25 @@ def test_family_equals_generate_and_the_trainers_logprobs(family):
                     max_new_tokens=12,
                 )
                 assert list(c.token_ids) == out[0, start:].tolist()
+
+
+def test_what_would_go_wrong_silently_is_refused():
+    model = make_model("Llama")
+    check_supported(model, 64)
+    original = dict(model.config.rope_parameters)
+    model.config.rope_parameters = original | {"rope_type": "dynamic", "factor": 2.0}
+    check_supported(model, 64)
+    with pytest.raises(InputError, match="dynamic rotary positions"):
+        check_supported(model, 65)
+    model.config.rope_parameters = original
+    model.config.layer_types = ["full_attention", "chunked_attention"]
+    model.config.attention_chunk_size = 32
+    check_supported(model, 32)
+    with pytest.raises(InputError, match="no support for chunked_attention at 33 positions"):
+        check_supported(model, 33)
+    model.config.layer_types = ["linear_attention"]
+    with pytest.raises(InputError, match="no support for linear_attention"):
+        check_supported(model, 10)
+    model._supports_attention_backend = False
+    with pytest.raises(InputError, match="cannot be replaced"):
+        check_supported(model, 10)
