@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     with watching(config, path, plain=arguments.plain) as listener:
         try:
             if arguments.resume:
-                ending = run_on(path, listener, starts=starts, config=config)
+                ending = run_on(path, listener, starts=starts, config=config, make_judge=Monitor)
             else:
                 ending = run_new(config, path, listener, starts=starts, on_start=listener.on_start)
         except Stopped as stop:

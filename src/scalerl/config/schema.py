@@ -248,6 +248,7 @@ class Monitor(Section):
         default="warn",
         description="what a red alarm (truncation, drawdown, mismatch, entropy) does",
     )
+    rollbacks: int = Field(default=2, ge=0, description="rollbacks a run may make before it ends")
 
 
 class Checkpoint(Section):

@@ -14,23 +14,16 @@ their time is kept out of the compute axis.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from scalerl.algorithm.effective import Effective, assemble
 from scalerl.messages import Group
 from scalerl.pipeline import heldout
+from scalerl.pipeline.alarms import Listener
 from scalerl.pipeline.metrics import step_row
 from scalerl.pipeline.run import Run
 
 Ending = Literal["done", "prompts_retired"]
-
-
-class Listener(Protocol):
-    """Whoever watches a run; set by the command line."""
-
-    def on_step(self, row: dict[str, Any]) -> None: ...
-    def on_evaluation(self, row: dict[str, Any]) -> None: ...
-    def on_warning(self, text: str) -> None: ...
 
 
 def train(run: Run, listener: Listener, checkpoint: Callable[[Run], object]) -> Ending:

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import FrameType
 
 from scalerl.config import Config, differences, dump_toml, load_config
-from scalerl.errors import InputError
+from scalerl.errors import InputError, RunError
 from scalerl.pipeline import heldout, state
-from scalerl.pipeline.loop import Ending, Listener, train
-from scalerl.pipeline.records import RunDirectory
+from scalerl.pipeline.alarms import Alarmed, Judge, Listener, Silent, Watch
+from scalerl.pipeline.loop import Ending, train
+from scalerl.pipeline.records import RunDirectory, current_rows
 from scalerl.pipeline.rollouts import Stopped
 from scalerl.pipeline.run import Run, open_run
 from scalerl.pipeline.start import make_start
@@ -37,12 +38,14 @@ def run_new(
     *,
     starts: Path,
     on_start: Callable[[int, float], None] = lambda step, loss: None,
+    make_judge: Callable[[], Judge] = Silent,
 ) -> Ending:
     """Train from the start in a folder that holds no run yet.
 
     Args:
         starts: folder of start models, made once for their settings.
         on_start: progress of the supervised stage, (step, loss).
+        make_judge: says which figures are alarming; a new judge for each stretch of the run.
 
     Raises:
         InputError: the folder holds a run, or the model cannot be read.
@@ -52,10 +55,17 @@ def run_new(
     directory = RunDirectory.create(path, config)
     start = start_model(config, starts, on_start)
     run = open_run(config, directory, start)
-    return _guarded(run, listener)
+    return _watched(run, listener, make_judge)
 
 
-def run_on(path: Path, listener: Listener, *, starts: Path, config: Config) -> Ending:
+def run_on(
+    path: Path,
+    listener: Listener,
+    *,
+    starts: Path,
+    config: Config,
+    make_judge: Callable[[], Judge] = Silent,
+) -> Ending:
     """Go on from the last whole checkpoint of the run in `path`.
 
     Raises:
@@ -78,7 +88,7 @@ def run_on(path: Path, listener: Listener, *, starts: Path, config: Config) -> E
     except BaseException:
         run.close()
         raise
-    return _guarded(run, listener)
+    return _watched(run, listener, make_judge)
 
 
 def start_model(config: Config, starts: Path, on_start: Callable[[int, float], None]) -> Path:
@@ -104,6 +114,60 @@ def check_changes(before: Config, after: Config) -> list[str]:
             + "\nleave these as they were, or start another run"
         )
     return list(lines.values())
+
+
+def _watched(run: Run, listener: Listener, make_judge: Callable[[], Judge]) -> Ending:
+    """Train under the judge's eyes. With `monitor.on_alarm = rollback` a red alarm takes the run
+    back to the last checkpoint from before the decline, `monitor.rollbacks` times at most."""
+    monitor = run.config.monitor
+    for _ in range(monitor.rollbacks + 1):
+        watch = Watch(
+            listener=listener,
+            judge=make_judge(),
+            directory=run.directory,
+            action=monitor.on_alarm,
+        )
+        for row in current_rows(run.directory.path / "curve.jsonl"):
+            watch.judge.on_evaluation(row)  # what the judge would know without the interruption
+        try:
+            return _guarded(run, watch)
+        except Alarmed as raised:
+            if monitor.on_alarm == "stop":
+                raise RunError(f"{raised} (monitor.on_alarm = 'stop')") from None
+            run = _roll_back(run, raised, listener)
+    raise RunError(f"still alarmed after {monitor.rollbacks} rollbacks (monitor.rollbacks)")
+
+
+def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
+    """The run as it was before the decline, as its next attempt. What the abandoned stretch spent
+    stays spent, and its group numbers are not used again, so its samples are not repeated."""
+    root = run.directory.checkpoints
+    found = checkpoint.latest(root, listener.on_warning, up_to=raised.alarm.since_step)
+    if found is None:
+        raise RunError(
+            f"{raised}; no checkpoint from before step {raised.alarm.since_step} to roll back to "
+            "(checkpoint.every, checkpoint.keep_every)"
+        )
+    listener.on_warning(f"rolling back to step {checkpoint.step_of(found)}")
+    compute, generated = run.compute_now(), run.rollouts.ledger.ended
+    generated += sum(c.tokens_generated for c in run.rollouts.counters)
+    next_group = run.rollouts.next_group
+    again = open_run(
+        run.config,
+        RunDirectory.reopen(run.directory.path),
+        run.start_path,
+        trained_path=found / "model",
+    )
+    try:
+        state.restore(again, found)
+    except BaseException:
+        again.close()
+        raise
+    again.compute = compute
+    lost = generated - again.rollouts.ledger.ended
+    again.rollouts.ledger.end_generator("rolled back", generated=lost, in_flight=lost)
+    again.rollouts.next_group = next_group
+    return again
 
 
 def _guarded(run: Run, listener: Listener) -> Ending:

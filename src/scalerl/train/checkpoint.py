@@ -60,13 +60,16 @@ def save(root: Path, step: int, write: Callable[[Path], None]) -> Path:
     return final
 
 
-def latest(root: Path, warn: Callable[[str], None]) -> Path | None:
-    """The newest whole checkpoint; `warn` hears of each newer one that is damaged."""
+def latest(root: Path, warn: Callable[[str], None], *, up_to: int | None = None) -> Path | None:
+    """The newest whole checkpoint, of step `up_to` at most; `warn` hears of each newer one that
+    is damaged."""
     for before in root.glob(f".{PREFIX}*.before"):
         final = root / before.name.removeprefix(".").removesuffix(".before")
         if not final.exists():  # a kill between the two renames of `save`
             before.rename(final)
     for path in _folders(root):
+        if up_to is not None and step_of(path) > up_to:
+            continue
         fault = damage(path)
         if fault is None:
             return path
