@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from scalerl.cli.watch import watching
     from scalerl.config import load_config
     from scalerl.errors import InputError
+    from scalerl.experiments.monitor import Monitor
     from scalerl.pipeline.rollouts import Stopped
     from scalerl.pipeline.session import run_new, run_on
 
@@ -47,7 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.resume:
                 ending = run_on(path, listener, starts=starts, config=config, make_judge=Monitor)
             else:
-                ending = run_new(config, path, listener, starts=starts, on_start=listener.on_start)
+                ending = run_new(
+                    config,
+                    path,
+                    listener,
+                    starts=starts,
+                    on_start=listener.on_start,
+                    make_judge=Monitor,
+                )
         except Stopped as stop:
             listener.close(f"{stop}; go on with: scalerl train --resume --run-dir {path}")
             return 128 + stop.number

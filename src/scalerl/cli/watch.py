@@ -17,7 +17,6 @@ from rich.text import Text
 from scalerl.config import Config
 
 BARS = "▁▂▃▄▅▆▇█"
-AMBER, RED = 0.05, 0.10  # truncation rates, as in the step log
 
 
 @contextmanager
@@ -99,13 +98,6 @@ class Watcher:
             self._live = None
 
     def _warn(self, row: dict[str, Any]) -> None:
-        level = row.get("truncation_level", "ok")
-        if level != "ok" and level not in self._warned:
-            self._warned.add(level)
-            self.on_warning(
-                f"step {row['step']}: {row['truncation_rate']:.0%} of completions are cut at "
-                f"sampling.max_new_tokens ({level}; the paper saw instability at 10-15 %)"
-            )
         if row.get("skip_reason") and "skip" not in self._warned:
             self._warned.add("skip")
             self.on_warning(f"step {row['step']} taught nothing: {row['skip_reason']}")

@@ -15,8 +15,9 @@ import numpy as np
 
 from scalerl import scaling
 from scalerl.config import Config
+from scalerl.experiments.monitor import Monitor
 from scalerl.experiments.report import write_report
-from scalerl.pipeline.loop import Listener
+from scalerl.pipeline.alarms import Listener
 from scalerl.pipeline.session import run_new
 
 COMPUTE = "tokens_generated"
@@ -32,7 +33,7 @@ def run_demo(
 ) -> Path:
     """Train a run in a fresh folder inside `folder`; returns the run's folder."""
     path = fresh(folder)
-    run_new(config, path, listener, starts=folder / "starts", on_start=on_start)
+    run_new(config, path, listener, starts=folder / "starts", on_start=on_start, make_judge=Monitor)
     return path
 
 
