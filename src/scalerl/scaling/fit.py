@@ -237,7 +237,14 @@ def _fit_posterior(curve: Curve, s: Settings) -> _Core:
     reached = float(draws.quantiles(draws.fraction(curve.compute[-1:]))[1, 0])
     origins = rolling_origins(data)
     A, B = interval(draws, draws.A), interval(draws, draws.B)
-    status, words = judge(A, B, reached, fixed=s.fix_ceiling is not None, origins=origins)
+    status, words = judge(
+        A,
+        B,
+        reached,
+        fixed=s.fix_ceiling is not None,
+        at_ceiling=bool(best.at_ceiling[0]),
+        origins=origins,
+    )
     reasons = words + reasons
     if best.at_ceiling[0]:
         reasons.append("least squares runs into the upper bound A = 1")

@@ -7,8 +7,8 @@ form. The prior is 1/sigma, times a weak normal on log B, times the square root 
 of the curve on R0 < A <= 1. (A flat prior gives high ceilings, of which there are many, too much
 say: with R0 free its intervals for A cover 81 %, these 91 %, and these are narrower.) What is left
 is two-dimensional and is found by a grid that moves and zooms until it frames the mass; weighted
-draws from its cells carry every further question. Wald, profile and bootstrap intervals cover 71 to 79 % where 90 % is
-claimed, because evaluations of neighbouring checkpoints err together.
+draws from its cells carry every further question. Wald, profile and bootstrap intervals cover 71
+to 79 % where 90 % is claimed, because evaluations of neighbouring checkpoints err together.
 
 Shapes: `K` grid nodes, `Q` values of rho, `D` draws, `n` evaluations.
 """

@@ -193,6 +193,8 @@ class Fit:
             low, median, high = self.draws.quantiles(curve, LEVELS)
             seen = curve + (self.draws.sigma * normal_scores(len(curve)))[:, None]
             seen_low, _, seen_high = self.draws.quantiles(seen, LEVELS)
+            # noise only widens; the finite number of draws could say otherwise in the 4th digit
+            seen_low, seen_high = np.minimum(seen_low, low), np.maximum(seen_high, high)
         return Band(
             compute=C,
             estimate=self.estimate(C),

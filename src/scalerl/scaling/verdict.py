@@ -10,6 +10,8 @@ from scalerl.scaling.special import linspace, ndtr
 IDENTIFIED_WIDTH, IDENTIFIED_REACHED = 0.05, 0.85
 """Width of A's 90 % interval at most, and share of the gain reached at least."""
 WEAK_WIDTH, WEAK_REACHED = 0.08, 0.80
+CEILING_NEAR = 0.01
+"""An interval that ends this near 1 is narrow because of the bound, not because of the data."""
 FEW_POINTS = 8
 TREND_Z = 2.5
 ORIGIN_P, ORIGIN_ERROR = 0.01, 0.015
@@ -49,7 +51,13 @@ def no_gain(data: Observed) -> str | None:
 
 
 def judge(
-    A: Interval, B: Interval, reached: float, *, fixed: bool, origins: tuple[Origin, ...]
+    A: Interval,
+    B: Interval,
+    reached: float,
+    *,
+    fixed: bool,
+    at_ceiling: bool,
+    origins: tuple[Origin, ...],
 ) -> tuple[Status, list[str]]:
     """Status of a posterior fit: width of A, share of the gain reached, refits."""
     reasons: list[str] = []
@@ -62,9 +70,10 @@ def judge(
         facts = (
             f"the 90 % interval of A is {width:.3f} wide and {reached:.0%} of the gain is reached"
         )
+        capped = at_ceiling or (A.high is not None and A.high > 1 - CEILING_NEAR)
         if width <= IDENTIFIED_WIDTH and reached >= IDENTIFIED_REACHED:
             status = "identified"
-        elif width <= WEAK_WIDTH or reached >= WEAK_REACHED:
+        elif reached >= WEAK_REACHED or (width <= WEAK_WIDTH and not capped):
             status = "weak"
             facts += f"; identified takes {IDENTIFIED_WIDTH} and {IDENTIFIED_REACHED:.0%}"
         else:

@@ -1,6 +1,7 @@
 """Local SQLite stores of trackers: trackio and MLflow, read only, through the standard library."""
 
 import json
+import math
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from scalerl.errors import InputError
 from scalerl.scaling.readers.table import Table, columns_of
 
 MAGIC = b"SQLite format 3\x00"
+MLFLOW_INFINITY = 1.79e308
 
 
 def is_sqlite(path: Path) -> bool:
@@ -51,7 +53,7 @@ def _columns(db: sqlite3.Connection, table: str) -> set[str]:
 
 
 def _mlflow(db: sqlite3.Connection, path: Path, named: bool) -> list[tuple[str, Table]]:
-    """MLflow keeps one row a metric value; NaN is a flag beside the value."""
+    """MLflow keeps one row a metric value; NaN is a flag beside it, infinity the largest double."""
     names: dict[str, str] = {}
     if named:
         for run, name in db.execute(
@@ -66,7 +68,9 @@ def _mlflow(db: sqlite3.Connection, path: Path, named: bool) -> list[tuple[str, 
         if named and run not in names:
             continue
         record = runs.setdefault(run, {}).setdefault(int(step), {"step": float(step)})
-        record[key] = float("nan") if is_nan else value
+        record[key] = (
+            float("nan") if is_nan else value if abs(value) < MLFLOW_INFINITY else math.inf
+        )
     return _as_tables(
         path, {_label(names, run): list(steps.values()) for run, steps in runs.items()}
     )
@@ -81,8 +85,13 @@ def _label(names: dict[str, str], run: str) -> str:
 def _trackio(db: sqlite3.Connection, path: Path) -> list[tuple[str, Table]]:
     """trackio keeps one row a log call, its metrics as a JSON object."""
     runs: dict[str, list[dict[str, Any]]] = {}
-    rows = db.execute("SELECT id, run_name, step, metrics FROM metrics ORDER BY run_name, step, id")
-    for number, run, step, text in rows:
+    project = "project_name" if "project_name" in _columns(db, "metrics") else "''"
+    rows = db.execute(
+        f"SELECT id, {project}, run_name, step, metrics FROM metrics ORDER BY run_name, step, id"
+    ).fetchall()
+    several = len({row[1] for row in rows}) > 1
+    for number, group, run_name, step, text in rows:
+        run = f"{group}/{run_name}" if several else run_name
         try:
             metrics: Any = json.loads(text)
         except (json.JSONDecodeError, TypeError) as error:
@@ -97,7 +106,7 @@ def _as_tables(path: Path, runs: dict[str, list[dict[str, Any]]]) -> list[tuple[
         (
             name,
             Table(
-                source=f"{path} run {name}",
+                source=f"{path}, run {name!r}",
                 columns=columns_of(records),
                 lines=[int(r["step"]) if r["step"] is not None else -1 for r in records],
                 row_word="step",

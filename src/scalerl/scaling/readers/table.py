@@ -26,8 +26,10 @@ class Table:
     row_word: str = "line"
 
     def where(self, i: int) -> str:
-        """The place of row i for a message, such as `log.csv:12`."""
-        return f"{self.source}:{self.lines[i]}"
+        """The place of row i for a message, such as `log.csv:12` or `runs.db, step 12`."""
+        if self.row_word == "line":
+            return f"{self.source}:{self.lines[i]}"
+        return f"{self.source}, {self.row_word} {self.lines[i]}"
 
     def numeric(self, name: str) -> bool:
         """Whether a column has at least one finite number."""
