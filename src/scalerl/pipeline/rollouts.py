@@ -244,6 +244,17 @@ class Rollouts:
             waiting=self.waiting_tokens,
         )
 
+    def end_generator(self, reason: str, last: Counters) -> None:
+        """Book what a generator had done, by its last word; what is undelivered is discarded."""
+        self.ledger.end_generator(
+            reason, generated=last.tokens_generated, in_flight=last.tokens_in_flight
+        )
+        self.gone = Counters(
+            tokens_generated=self.gone.tokens_generated + last.tokens_generated,
+            busy_s=self.gone.busy_s + last.busy_s,
+            idle_s=self.gone.idle_s + last.idle_s,
+        )
+
     def hold_again(self, groups: Sequence[Group]) -> None:
         """Groups that were finished when a checkpoint was made wait to be trained."""
         for group in groups:
@@ -332,15 +343,7 @@ class Rollouts:
                 else reason
             )
         self.warn(f"{reason}; restarted ({self.restarts} of {self._settings.restarts})")
-        ended = self.counters[generator]
-        self.ledger.end_generator(
-            LOST, generated=ended.tokens_generated, in_flight=ended.tokens_in_flight
-        )
-        self.gone = Counters(
-            tokens_generated=self.gone.tokens_generated + ended.tokens_generated,
-            busy_s=self.gone.busy_s + ended.busy_s,
-            idle_s=self.gone.idle_s + ended.idle_s,
-        )
+        self.end_generator(LOST, self.counters[generator])
         self.counters[generator] = Counters()
         self.fleet.restart(generator)
         asked, held = self._evaluation if self._evaluation and generator == 0 else (None, None)

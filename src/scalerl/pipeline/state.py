@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import safetensors.torch
@@ -33,6 +34,7 @@ from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import Compute
 from scalerl.pipeline.reception import PendingGroup
 from scalerl.pipeline.records import current_rows
+from scalerl.pipeline.rollouts import Rollouts
 from scalerl.pipeline.run import Run
 from scalerl.train import checkpoint
 
@@ -58,20 +60,27 @@ class LoopState(msgspec.Struct, frozen=True, kw_only=True):
     loaded: int
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything but tensors. `compute` is without the generators living then: `counters`."""
+class RolloutState(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts and groups: nothing of an epoch is lost or used twice because of what is here."""
 
-    version: int
-    skipped_in_a_row: int
     next_group: int
     pending: tuple[Pending, ...]  # oldest first
     finished: tuple[Group, ...]
-    stream: dict[str, object]
-    heldout: str  # fingerprint of the held-out prompts
+    stream: dict[str, Any]
     ledger: Ledger
-    compute: Compute
-    counters: tuple[Counters, ...]
+    counters: tuple[Counters, ...]  # of the generators living then
+    gone: Counters
     duplicates: int
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything but tensors."""
+
+    version: int
+    skipped_in_a_row: int
+    heldout: str  # fingerprint of the held-out prompts
+    compute: Compute  # without any generator's
+    rollouts: RolloutState
     loops: tuple[LoopState, ...]  # interleaved mode only
 
 
@@ -107,7 +116,6 @@ def save(run: Run) -> Path:
 
 def state_of(run: Run) -> tuple[State, dict[str, Tensor]]:
     """The state between two polls, and the engines' tensors in the interleaved mode."""
-    rollouts = run.rollouts
     loops: list[LoopState] = []
     engines: dict[str, Tensor] = {}
     if isinstance(run.fleet, InlineFleet):
@@ -115,6 +123,18 @@ def state_of(run: Run) -> tuple[State, dict[str, Tensor]]:
             engine, tensors = loop.engine_state()
             loops.append(LoopState(engine=engine, counters=loop.counters(), loaded=loop.loaded))
             engines |= {f"{i}.{name}": tensor for name, tensor in tensors.items()}
+    state = State(
+        version=run.version,
+        skipped_in_a_row=run.trainer.skipped_in_a_row,
+        heldout=fingerprint(run.heldout),
+        compute=run.compute,
+        rollouts=rollout_state(run.rollouts),
+        loops=tuple(loops),
+    )
+    return state, engines
+
+
+def rollout_state(rollouts: Rollouts) -> RolloutState:
     under_way = [
         Pending(
             index=p.index,
@@ -126,24 +146,19 @@ def state_of(run: Run) -> tuple[State, dict[str, Tensor]]:
         for p in rollouts.pending.values()
     ]
     waiting = [
-        Pending(index=index, prompt=prompt.id, version=run.version, generator=0, samples=())
+        Pending(index=index, prompt=prompt.id, version=0, generator=0, samples=())
         for index, prompt in rollouts.reissue
     ]
-    state = State(
-        version=run.version,
-        skipped_in_a_row=run.trainer.skipped_in_a_row,
+    return RolloutState(
         next_group=rollouts.next_group,
         pending=(*under_way, *waiting),
         finished=rollouts.held_groups(),
         stream=rollouts.stream.state(),
-        heldout=fingerprint(run.heldout),
         ledger=rollouts.ledger,
-        compute=run.compute.with_generators([rollouts.gone]),
         counters=tuple(rollouts.counters),
+        gone=rollouts.gone,
         duplicates=rollouts.duplicates,
-        loops=tuple(loops),
     )
-    return state, engines
 
 
 def restore(run: Run, folder: Path) -> None:
@@ -165,34 +180,28 @@ def restore(run: Run, folder: Path) -> None:
             f"{folder}: the held-out prompts are others than the run was started with; resume with "
             "the same data, or start a new run"
         )
-    rollouts = run.rollouts
-    rollouts.stream.restore(state.stream)  # pending visits are still pending there
     run.version = state.version
+    run.compute = state.compute
     run.trainer.skipped_in_a_row = state.skipped_in_a_row
     run.trainer.load_optimizer_tensors(optimizer)
-    run.compute = state.compute
-    rollouts.ledger = state.ledger
-    rollouts.next_group = state.next_group
-    rollouts.duplicates = state.duplicates
-    rollouts.hold_again(state.finished)
     if isinstance(run.fleet, InlineFleet) and len(state.loops) == run.fleet.size:
-        _go_on(run, state, engines)
+        go_on(run.rollouts, state.rollouts)
+        for i, (loop, saved) in enumerate(zip(run.fleet.loops, state.loops, strict=True)):
+            tensors = {
+                name.partition(".")[2]: tensor
+                for name, tensor in engines.items()
+                if name.partition(".")[0] == str(i)
+            }
+            weights = run.trainer.weights()
+            loop.restore(saved.engine, tensors, weights, saved.counters, saved.loaded)
     else:
-        _begin_again(run, state)
+        begin_again(run.rollouts, state.rollouts)
 
 
-def _go_on(run: Run, state: State, engines: dict[str, Tensor]) -> None:
-    """Interleaved: every completion goes on from its last token."""
-    assert isinstance(run.fleet, InlineFleet)
-    rollouts = run.rollouts
-    for i, (loop, saved) in enumerate(zip(run.fleet.loops, state.loops, strict=True)):
-        mine = {
-            name.partition(".")[2]: tensor
-            for name, tensor in engines.items()
-            if name.partition(".")[0] == str(i)
-        }
-        loop.restore(saved.engine, mine, run.trainer.weights(), saved.counters, saved.loaded)
-    rollouts.counters = list(state.counters)
+def go_on(rollouts: Rollouts, state: RolloutState) -> None:
+    """Every completion goes on from its last token: the generators are restored, too."""
+    _put_back(rollouts, state)
+    rollouts.counters, rollouts.gone = list(state.counters), state.gone
     for saved in state.pending:
         prompt = rollouts.stream.prompt(saved.prompt)
         if not saved.samples:
@@ -204,20 +213,24 @@ def _go_on(run: Run, state: State, engines: dict[str, Tensor]) -> None:
         rollouts.buffer.restore_pending(group.index, group.version)
 
 
-def _begin_again(run: Run, state: State) -> None:
-    """Generators of their own have nothing: pending groups start anew, under their numbers, so
+def begin_again(rollouts: Rollouts, state: RolloutState) -> None:
+    """The generators are new and have nothing: pending groups start anew under their numbers, so
     that their samples draw the same random numbers."""
-    rollouts = run.rollouts
+    _put_back(rollouts, state)
     for counters in state.counters:
-        rollouts.ledger.end_generator(
-            RESUMED, generated=counters.tokens_generated, in_flight=counters.tokens_in_flight
-        )
+        rollouts.end_generator(RESUMED, counters)
     delivered = sum(
         len(s.completion.token_ids) for p in state.pending for s in p.samples if s is not None
     )
     rollouts.ledger.discard(RESUMED, delivered)
-    run.compute = state.compute.with_generators(state.counters)
     rollouts.reissue.extend((p.index, rollouts.stream.prompt(p.prompt)) for p in state.pending)
+
+
+def _put_back(rollouts: Rollouts, state: RolloutState) -> None:
+    rollouts.stream.restore(state.stream)  # pending visits are still pending there
+    rollouts.ledger, rollouts.gone = state.ledger, state.gone
+    rollouts.next_group, rollouts.duplicates = state.next_group, state.duplicates
+    rollouts.hold_again(state.finished)
 
 
 def fingerprint(prompts: Sequence[Prompt]) -> str:
