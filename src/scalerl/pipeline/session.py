@@ -143,12 +143,8 @@ def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
     stays spent, and its group numbers are not used again, so its samples are not repeated."""
     root = run.directory.checkpoints
     found = checkpoint.latest(root, listener.on_warning, up_to=raised.alarm.since_step)
-    if found is None:
-        raise RunError(
-            f"{raised}; no checkpoint from before step {raised.alarm.since_step} to roll back to "
-            "(checkpoint.every, checkpoint.keep_every)"
-        )
-    listener.on_warning(f"rolling back to step {checkpoint.step_of(found)}")
+    to = checkpoint.step_of(found) if found else 0
+    listener.on_warning(f"rolling back to step {to}, to before the decline")
     compute, generated = run.compute_now(), run.rollouts.ledger.ended
     generated += sum(c.tokens_generated for c in run.rollouts.counters)
     next_group = run.rollouts.next_group
@@ -156,10 +152,11 @@ def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
         run.config,
         RunDirectory.reopen(run.directory.path),
         run.start_path,
-        trained_path=found / "model",
+        trained_path=found / "model" if found else None,
     )
     try:
-        state.restore(again, found)
+        if found:
+            state.restore(again, found)
     except BaseException:
         again.close()
         raise
