@@ -61,18 +61,18 @@ def run_engine(model: PreTrainedModel, requests: list[Request], slots: int, end:
         interruption=None,
         end_ids=[end],
     )
-    began = time.perf_counter()
+    began = time.process_time()
     engine.submit(requests)
     useful = 0
     while engine.has_work:
         useful += sum(len(c.token_ids) for c in engine.step())
-    return useful / (time.perf_counter() - began)
+    return useful / (time.process_time() - began)
 
 
 def run_generate(
     model: PreTrainedModel, requests: list[Request], rows: int, end: int, pad: int
 ) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     useful = 0
     for start in range(0, len(requests), rows):
         prompts = [r.prompt_ids for r in requests[start : start + rows]]
@@ -91,13 +91,13 @@ def run_generate(
         )
         ended = (out[:, width:] == end).int().cumsum(1)
         useful += int(((ended - (out[:, width:] == end).int()) == 0).sum())
-    return useful / (time.perf_counter() - began)
+    return useful / (time.process_time() - began)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, help="HF folder; default: made on the spot")
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--slots", type=int, nargs="+", default=[64, 256, 512])
     parser.add_argument("--write", type=Path, help="JSON file for the figures")
     args = parser.parse_args()
@@ -111,7 +111,7 @@ def main() -> None:
     results = {}
     for slots in args.slots:
         prompts, _ = make_chain_prompts(
-            train=8 * slots // SAMPLES,
+            train=6 * slots // SAMPLES,
             heldout=0,
             seed=0,
             encode=lambda text: tokenizer(text)["input_ids"],  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def main() -> None:
         }
         print(slots, results[str(slots)], flush=True)
     report = {
-        "what": "useful tokens a second, engine against HF generate with a dynamic cache",
+        "what": "useful tokens a CPU second, engine against HF generate with a dynamic cache",
         "parameters": sum(p.numel() for p in model.parameters()),
         "pairs": args.pairs,
         "threads": torch.get_num_threads(),

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
 from scalerl.errors import InputError
-from scalerl.model.attention import wants_float64
+from scalerl.model.attention import LANES, LONGEST, ROWS, attend, causal, padded, wants_same_bits
 
 NAME = "scalerl_slots"
 
@@ -33,7 +33,7 @@ class KVCache:
     """Keys and values of every layer, ``[slots, K, L, h]``, allocated when a layer first writes."""
 
     def __init__(self, slots: int, length: int) -> None:
-        self.slots, self.length = slots, length
+        self.slots, self.length = slots, padded(length, LANES)
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,9 +82,10 @@ class StepLayout:
     _rows: dict[int, Tensor] = field(default_factory=dict)
 
     def bias(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """``[n, 1, longest]``: 0 where a slot's next token may look, −inf elsewhere."""
+        """``[n, 1, L]``, L being ``longest`` rounded up: 0 where a slot's next token may look, −inf
+        elsewhere."""
         if (window, dtype) not in self._biases:
-            columns = torch.arange(self.longest, device=self.positions.device)
+            columns = torch.arange(padded(self.longest, LANES), device=self.positions.device)
             hidden = columns > self.positions[:, None]
             if window is not None:
                 hidden |= columns <= self.positions[:, None] - window
@@ -152,8 +153,6 @@ def slot_attention(
 ) -> tuple[Tensor, None]:
     """Write this step's keys and values to the cache and attend, as drawn at the top of the file.
 
-    FP32 on a CPU is computed, and cached, in float64: ``scalerl.model.attention`` says why.
-
     Args:
         query: ``[1, H, N, h]``; key, value: ``[1, K, N, h]``; rotary positions are applied already.
 
@@ -164,9 +163,6 @@ def slot_attention(
         raise NotImplementedError("attention sinks are not supported by the slot engine")
     n = len(slot_layout.positions)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    given = query.dtype
-    if wants_float64(query):
-        query, key, value = query.double(), key.double(), value.double()
     k, v = slot_layout.cache.layer(module.layer_idx, key, value)  # type: ignore[arg-type]
     parts = []
     start = n
@@ -174,7 +170,7 @@ def slot_attention(
         end = start + len(chunk.slots) * chunk.length
         q_c, k_c, v_c = (_sequences(x[0, :, start:end], chunk.length) for x in (query, key, value))
         k[chunk.slots, :, : chunk.length], v[chunk.slots, :, : chunk.length] = k_c, v_c
-        parts.append(_causal(q_c, k_c, v_c, scale, sliding_window, softcap))
+        parts.append(_bodies(q_c, k_c, v_c, scale, sliding_window, softcap))
         start = end
     if (copies := slot_layout.copies) is not None:
         k[copies.targets, :, : copies.length] = k[copies.sources, :, : copies.length]
@@ -185,7 +181,7 @@ def slot_attention(
             flat = x[0, :, :n].transpose(0, 1).reshape(-1, x.shape[-1])
             cached.view(-1, x.shape[-1]).index_copy_(0, rows, flat)
         parts.insert(0, _decode(query[0, :, :n], k, v, slot_layout, scale, sliding_window, softcap))
-    return (parts[0] if len(parts) == 1 else torch.cat(parts))[None].to(given), None
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
 
 
 def _decode(
@@ -197,54 +193,34 @@ def _decode(
     window: int | None,
     softcap: float | None,
 ) -> Tensor:
-    """One query a slot over the slot's cache: ``[H, n, h]`` → ``[n, H, h]``.
-
-    Plain batched matmuls: with one query a row attention is KV traffic, and on the CPU these beat
-    masked SDPA; the queries that share a KV head are the rows of one product.
-    """
+    """One query a slot over the slot's cache: ``[H, n, h]`` → ``[n, H, h]``."""
     n, heads, kv_heads = query.shape[1], query.shape[0], k.shape[1]
-    q = query.transpose(0, 1).reshape(n * kv_heads, heads // kv_heads, -1)
-    k_n, v_n = (x[:n, :, : layout.longest].flatten(0, 1) for x in (k, v))
+    group = heads // kv_heads
+    q = query.transpose(0, 1).reshape(n * kv_heads, group, -1)
+    if group < ROWS and wants_same_bits(q):
+        q = F.pad(q, (0, 0, 0, ROWS - group))
     bias = layout.bias(window, q.dtype)
     if kv_heads > 1:
         bias = bias.repeat_interleave(kv_heads, dim=0)
-    if softcap is None:
-        scores = torch.baddbmm(bias, q, k_n.transpose(1, 2), alpha=scale)
-    else:
-        scores = torch.bmm(q, k_n.transpose(1, 2)) * scale
-        scores = softcap * torch.tanh(scores / softcap) + bias
-    return torch.bmm(_softmax(scores), v_n).view(n, heads, -1)
+    k_n, v_n = (x[:n, :, : bias.shape[-1]].flatten(0, 1) for x in (k, v))
+    return attend(q, k_n, v_n, bias, scale, softcap)[:, :group].reshape(n, heads, -1)
 
 
-def _causal(
+def _bodies(
     q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None
 ) -> Tensor:
     """Prompt bodies over themselves: ``[c, H, t, h]`` → ``[c · t, H, h]``."""
     length, grouped = q.shape[2], q.shape[1] != k.shape[1]
-    if softcap is None and (window is None or window >= length):
+    plain = softcap is None and (window is None or window >= length)
+    if plain and (length > LONGEST or not wants_same_bits(q)):
         out = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scale, enable_gqa=grouped
-        )
+        ).transpose(1, 2)
     else:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-        scores = q @ k.transpose(2, 3) * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        columns = torch.arange(length, device=q.device)
-        hidden = columns > columns[:, None]
-        if window is not None:
-            hidden |= columns <= columns[:, None] - window
-        scores = scores.masked_fill(hidden, -torch.inf)
-        out = _softmax(scores) @ v
-    return out.transpose(1, 2).flatten(0, 1)
+        out = causal(q, k, v, scale, window, softcap)
+    return out.flatten(0, 1)
 
 
 def _sequences(x: Tensor, length: int) -> Tensor:
     """``[heads, c · t, h]`` → ``[c, heads, t, h]``."""
     return x.unflatten(1, (-1, length)).transpose(0, 1)
-
-
-def _softmax(scores: Tensor) -> Tensor:
-    """Softmax in float32 or better, in the scores' type again."""
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return torch.softmax(scores, dim=-1, dtype=wide).to(scores.dtype)

@@ -28,8 +28,8 @@ from scalerl.generate.attention import Chunk, Copies, KVCache, StepLayout
 from scalerl.generate.sampling import SamplingParams, draw, uniforms
 from scalerl.generate.slots import Finished, Interruption, Slots
 from scalerl.messages import Completion, Request
-from scalerl.model.attention import attention_of
-from scalerl.model.logprobs import LEAST_ROWS, entropy_of, head_of, log_softmax_head
+from scalerl.model.attention import ROWS, attention_of
+from scalerl.model.logprobs import entropy_of, head_of, log_softmax_head
 
 
 class Engine:
@@ -134,7 +134,7 @@ class Engine:
         n = self._used
         if not n:
             return []
-        rows = max(n, min(LEAST_ROWS, len(self._requests)))  # idle slots make up the number
+        rows = max(n, min(ROWS, len(self._requests)))  # idle slots make up the number
         hidden_nd = self._forward(rows, chunks, copies, bodies)
         logp_nV = log_softmax_head(
             hidden_nd,

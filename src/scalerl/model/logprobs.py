@@ -13,11 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from scalerl.model.attention import trainer_attention
-
-# From this many rows on, MKL (one thread) gives a row of a product the same bits whatever rows
-# are beside it.
-LEAST_ROWS = 4
+from scalerl.model.attention import ROWS, trainer_attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +59,8 @@ def log_softmax_head(
         ``[N, V]`` float32, nats.
     """
     rows = hidden_Nd.shape[:-1].numel()
-    if rows < LEAST_ROWS:
-        padded = F.pad(hidden_Nd.reshape(rows, hidden_Nd.shape[-1]), (0, 0, 0, LEAST_ROWS - rows))
+    if rows < ROWS:  # fewer take other matrix kernels, with other last bits
+        padded = F.pad(hidden_Nd.reshape(rows, hidden_Nd.shape[-1]), (0, 0, 0, ROWS - rows))
         logp = log_softmax_head(padded, head, temperature=temperature, fp32_head=fp32_head)
         return logp[:rows].reshape(*hidden_Nd.shape[:-1], logp.shape[-1])
     weight_Vd, bias_V = head.weight_Vd, head.bias_V
@@ -117,7 +113,7 @@ def token_logprobs(
         raise ValueError(f"ids {tuple(ids_BT.shape)} and scored {tuple(scored_BT.shape)} differ")
     if bool(scored_BT[:, 0].any()):
         raise ValueError("the first token of a row has no log-probability: nothing predicts it")
-    with trainer_attention(model):
+    with trainer_attention(model, ids_BT.shape[1]):
         hidden_BTd = model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
     head = head_of(model)
     hidden_Nd = hidden_BTd[:, :-1][scored_BT[:, 1:]]

@@ -148,9 +148,8 @@ def test_logprobs_agree_where_the_model_amplifies_rounding():
     requests = make_requests(20, 3, budgets=(None, 2, 6))
     done = complete(make_engine(model, slots=9, interruption=rule), requests)
     worst = max(worst_mismatch(model, r, done[r.group, r.sample]) for r in requests)
-    assert worst <= 1e-5
-    if rows_are_independent():
-        assert worst == 0.0
+    assert worst <= 5e-5
+    assert worst == 0.0 or not rows_are_independent()
 
 
 def test_bfloat16_weights_with_an_fp32_head_agree_as_far_as_bfloat16_goes():
