@@ -58,12 +58,18 @@ class WeightStore:
 
         Raises:
             BlockingIOError: no buffer is free; ask `free_slot` first.
+            RunError: they are larger than the model that the buffers were made for.
         """
         slot = self.free_slot()
         if slot is None:
             raise BlockingIOError("every weight buffer is waiting for a generator to copy it")
         data = pack(tensors)
         buffer = self._buffers[slot]
+        if len(data) > len(buffer) - 8:
+            raise RunError(
+                f"weights of version {version} are {len(data)} bytes, and a buffer holds "
+                f"{len(buffer) - 8}"
+            )
         buffer[:8] = len(data).to_bytes(8, "little")
         buffer[8 : 8 + len(data)] = data
         self._unread[slot] = set(range(self._readers))

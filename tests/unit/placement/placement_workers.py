@@ -1,0 +1,40 @@
+"""Lives of worker processes for the tests; importable without torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+
+
+def echo(connection: Connection) -> None:
+    while True:
+        try:
+            connection.send_bytes(connection.recv_bytes())
+        except EOFError:
+            return
+
+
+def die(connection: Connection) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(connection: Connection, code: int) -> None:
+    raise SystemExit(code)
+
+
+def deaf(connection: Connection) -> None:
+    connection.send_bytes(b"here")
+    time.sleep(1000)
+
+
+def babble(connection: Connection) -> None:
+    connection.send_bytes(b"\xc1 no message")
+    time.sleep(1000)
+
+
+def busy(connection: Connection) -> None:
+    connection.send_bytes(str(os.getpid()).encode())
+    while True:
+        pass
