@@ -9,19 +9,26 @@ passes it over and takes the newest whole one.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 from safetensors import SafetensorError
 
 from scalerl.errors import RunError
 
 MARKER = "COMPLETE.json"
 PREFIX = "step-"
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """The last file of a checkpoint: what must be there for it to be whole."""
+
+    step: int
+    files: dict[str, tuple[int, int]]  # path → bytes, CRC-32
 
 
 def save(root: Path, step: int, write: Callable[[Path], None]) -> Path:
@@ -41,7 +48,7 @@ def save(root: Path, step: int, write: Callable[[Path], None]) -> Path:
         for file in _files(aside):
             sync(file)
         marker = aside / MARKER
-        marker.write_text(json.dumps({"step": step, "files": _manifest(aside)}), "utf-8")
+        marker.write_bytes(msgspec.json.encode(Marker(step=step, files=_manifest(aside))))
         sync(marker)
         sync(aside)
         shutil.rmtree(before, ignore_errors=True)
@@ -87,10 +94,10 @@ def best(root: Path, rates: Mapping[int, float]) -> int | None:
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint folder; None if it is whole."""
     try:
-        files = json.loads((path / MARKER).read_text("utf-8"))["files"]
+        files = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker).files
     except FileNotFoundError:
         return "it was not finished (no marker)"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         return f"its marker cannot be read ({error})"
     for name, (size, checksum) in files.items():
         file = path / name
