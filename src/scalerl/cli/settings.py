@@ -32,6 +32,6 @@ def parse_with_settings(
             continue
         if "=" not in word and rest:
             mine.append(rest.pop(0))
-    arguments = parser.parse_args(known)
+    arguments = parser.parse_intermixed_args(known)
     arguments.settings = settings
     return arguments

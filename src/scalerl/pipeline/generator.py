@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from scalerl.generate import snapshot
 from scalerl.generate.engine import Engine
@@ -59,11 +60,10 @@ class GeneratorSpec(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
 
 
-def build_loop(
-    spec: GeneratorSpec, store: WeightStore, clock: Callable[[], float] = time.monotonic
-) -> GeneratorLoop:
-    """A generator as `spec` says, waiting for weights and work."""
-    model = load_model(Path(spec.model_path), spec.weights)
+def build_engine(
+    spec: GeneratorSpec, model: PreTrainedModel, *, version: int = 0, greedy: bool = False
+) -> Engine:
+    """An engine on `model` as `spec` says; `greedy` is for evaluation only."""
     interruption = None
     if spec.phrase_ids:
         interruption = Interruption(
@@ -71,21 +71,31 @@ def build_loop(
             end_thinking=spec.end_thinking,
             solution_tokens=spec.solution_tokens,
         )
+    return Engine(
+        model,
+        slots=spec.slots,
+        max_length=spec.max_length,
+        params=SamplingParams(
+            temperature=spec.temperature, max_new_tokens=spec.max_new_tokens, greedy=greedy
+        ),
+        interruption=interruption,
+        end_ids=spec.end_ids,
+        version=version,
+        fp32_head=spec.fp32_head,
+    )
 
-    def make_engine(version: int) -> Engine:
-        return Engine(
-            model,
-            slots=spec.slots,
-            max_length=spec.max_length,
-            params=SamplingParams(temperature=spec.temperature, max_new_tokens=spec.max_new_tokens),
-            interruption=interruption,
-            end_ids=spec.end_ids,
-            version=version,
-            fp32_head=spec.fp32_head,
-        )
 
+def build_loop(
+    spec: GeneratorSpec, store: WeightStore, clock: Callable[[], float] = time.monotonic
+) -> GeneratorLoop:
+    """A generator as `spec` says, waiting for weights and work."""
+    model = load_model(Path(spec.model_path), spec.weights)
     return GeneratorLoop(
-        make_engine(0), make_engine, store, recompute_kv=spec.recompute_kv, clock=clock
+        build_engine(spec, model),
+        lambda version: build_engine(spec, model, version=version),
+        store,
+        recompute_kv=spec.recompute_kv,
+        clock=clock,
     )
 
 
