@@ -97,7 +97,7 @@ def run_generate(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", type=Path, help="HF folder; default: made on the spot")
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--slots", type=int, nargs="+", default=[64, 256, 512])
     parser.add_argument("--write", type=Path, help="JSON file for the figures")
     args = parser.parse_args()
@@ -111,7 +111,7 @@ def main() -> None:
     results = {}
     for slots in args.slots:
         prompts, _ = make_chain_prompts(
-            train=6 * slots // SAMPLES,
+            train=12 * slots // SAMPLES,
             heldout=0,
             seed=0,
             encode=lambda text: tokenizer(text)["input_ids"],  # type: ignore[arg-type]
