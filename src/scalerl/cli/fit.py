@@ -3,9 +3,12 @@
 import argparse
 import json
 import sys
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from scalerl.errors import InputError
+
+if TYPE_CHECKING:
+    from scalerl.scaling import Curve, Fit
 
 HELP = "fit a compute curve: ceiling, speed, forecast, and what the data can tell"
 
@@ -24,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pass rate before RL: a number, the step-0 evaluation (default if there), or free",
     )
     parser.add_argument(
-        "--min-compute", type=float, metavar="X", help="leave out evaluations below X"
+        "--min-compute",
+        metavar="X|auto",
+        help="leave out evaluations below X; auto takes the cut that is proposed",
     )
     parser.add_argument(
         "--max-compute", type=float, metavar="X", help="leave out evaluations above X"
@@ -61,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-prior", action="store_true", help="no weak prior on B")
     parser.add_argument(
         "--keep-red", action="store_true", help="fit evaluations under a red warning too"
+    )
+    parser.add_argument(
+        "--windows", action="store_true", help="also show the fit for other early cuts"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
@@ -108,6 +116,24 @@ def paper_grid_argument(text: str) -> tuple[float, float, int]:
     return low, high, count
 
 
+def min_compute_argument(text: str | None, curve: "Curve") -> tuple[float | None, str | None]:
+    """The early cut and what to say of it. Errors: InputError when it is no number and not auto."""
+    from scalerl import scaling
+
+    if text not in (None, "auto"):
+        try:
+            return float(text), None
+        except ValueError:
+            raise InputError(f"--min-compute {text!r} is neither a number nor auto") from None
+    proposal = scaling.propose_window(curve)
+    if proposal.min_compute is None:
+        return None, proposal.reason if text == "auto" else None
+    cut = f"{proposal.min_compute:.6g} {curve.unit}"
+    if text == "auto":
+        return proposal.min_compute, f"fitted from {cut} on: {proposal.reason}"
+    return None, f"consider --min-compute {proposal.min_compute:.6g}: {proposal.reason}"
+
+
 def run(args: argparse.Namespace) -> int:
     """Read, fit, print; 0 whatever the verdict is, for a verdict is an answer."""
     from scalerl import scaling
@@ -120,37 +146,43 @@ def run(args: argparse.Namespace) -> int:
         scale=args.reward_scale,
         restarts=args.restarts,
     )
+    cut, said = min_compute_argument(args.min_compute, curve)
+    settings = {
+        "r0": r0_argument(args.r0),
+        "max_compute": args.max_compute,
+        "fix_ceiling": args.fix_ceiling,
+        "method": args.method,
+        "prior_b": not args.no_prior,
+        "paper_grid": paper_grid_argument(args.paper_grid),
+        "keep_red": args.keep_red,
+    }
     fitted = scaling.fit(
-        curve,
-        r0=r0_argument(args.r0),
-        min_compute=args.min_compute,
-        max_compute=args.max_compute,
-        predict=args.predict,
-        targets=args.target,
-        fix_ceiling=args.fix_ceiling,
-        method=args.method,
-        prior_b=not args.no_prior,
-        paper_grid=paper_grid_argument(args.paper_grid),
-        keep_red=args.keep_red,
+        curve, min_compute=cut, predict=args.predict, targets=args.target, **settings
     )
-    warnings = scaling.warn(curve)
     if args.plot:
         scaling.save_figure(scaling.plot_fit(fitted, later=curve), args.plot)
     if args.json:
-        saved = fitted.to_dict()
-        saved["warnings"] = [
-            {"level": w.level, "kind": w.kind, "compute": w.compute, "message": w.message}
-            for w in warnings
-        ]
-        print(json.dumps(saved, allow_nan=False))
+        print_json(fitted, curve, said)
         return 0
-    for note in curve.notes:
+    for note in [*curve.notes, *([said] if said else [])]:
         print(f"note: {note}", file=sys.stderr)
     print(fitted.summary())
-    for warning in warnings:
+    for warning in scaling.warn(curve):
         print(f"  ! {warning.message}")
-    if args.plot:
-        print(f"\nplot: {args.plot}")
-    else:
-        print("\n" + scaling.terminal_plot(fitted))
+    if args.windows:
+        print("\n" + scaling.window_lines(scaling.window_table(curve, **settings), curve.unit))
+    print(f"\nplot: {args.plot}" if args.plot else "\n" + scaling.terminal_plot(fitted))
     return 0
+
+
+def print_json(fitted: "Fit", curve: "Curve", said: str | None) -> None:
+    """The fit as one JSON object, with warnings and what the reader noted."""
+    from scalerl import scaling
+
+    saved = fitted.to_dict()
+    saved["warnings"] = [
+        {"level": w.level, "kind": w.kind, "compute": w.compute, "message": w.message}
+        for w in scaling.warn(curve)
+    ]
+    saved["notes"] = [*curve.notes, *([said] if said else [])]
+    print(json.dumps(saved, allow_nan=False))

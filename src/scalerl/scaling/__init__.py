@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalerl.scaling.compare import Comparison, compare
 from scalerl.scaling.curve import Curve, curve_from_points
-from scalerl.scaling.describe import terminal_plot
+from scalerl.scaling.describe import terminal_plot, window_lines
 from scalerl.scaling.fit import ForecastCheck, check_forecast, fit
 from scalerl.scaling.least_squares import PointFits, fit_points
 from scalerl.scaling.readers.read import read_curve, read_curves
@@ -67,5 +67,6 @@ __all__ = [
     "sigmoid",
     "terminal_plot",
     "warn",
+    "window_lines",
     "window_table",
 ]

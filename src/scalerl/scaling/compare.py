@@ -11,22 +11,23 @@ from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.fit import fit, observed
 from scalerl.scaling.least_squares import solve
+from scalerl.scaling.posterior import normal_scores
 from scalerl.scaling.replicates import (
+    RUN_SPEED_SD,
     RunSpread,
     Samples,
     equal_draws,
+    mean_and_sd,
     recipe_ceiling,
     run_spread,
 )
 from scalerl.scaling.result import Fit, Interval
 from scalerl.scaling.sigmoid import Floats, compute_to_target
-from scalerl.scaling.special import linspace
+from scalerl.scaling.special import linspace, ndtr
 
 SURE = 0.95
 """Probability from which one recipe's ceiling counts as higher."""
 PAPER_MARGIN = 0.02
-PAPER_FALSE_POSITIVE = 0.27
-"""How often the paper's margin calls two identical recipes different (FITTING, fact 10)."""
 
 Winner = Literal["a", "b", "cannot tell"]
 
@@ -41,7 +42,8 @@ class PaperRule:
     common_A: float | None
     B_a: float | None
     B_b: float | None
-    false_positive: float = PAPER_FALSE_POSITIVE
+    false_positive: float | None = None
+    """How often the margin calls two identical recipes different, at the precision of this pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class Pair:
     target: float | None
     """Pass rate at which the speeds are compared."""
     compute_ratio: Interval
-    """Compute of a to the target over that of b; run-to-run differences of speed not included."""
+    """Compute of a to the target over that of b, run-to-run differences included."""
     higher_ceiling: str
     faster: str
     paper: PaperRule
@@ -141,7 +143,7 @@ def compare(
         name: recipe_ceiling(mine, spread, seed) for seed, (name, mine) in enumerate(fits.items())
     }
     goal = target if target is not None else _common_target(list(fits.values()))
-    pairs = tuple(_pair(a, b, fits, ceilings, goal) for a, b in combinations(fits, 2))
+    pairs = tuple(_pair(a, b, fits, ceilings, goal, spread) for a, b in combinations(fits, 2))
     recipes = [Recipe(name=n, fits=f, A=_interval(ceilings[n])) for n, f in fits.items()]
     order, verdicts = _rank(recipes, pairs)
     return Comparison(
@@ -200,6 +202,7 @@ def _pair(
     fits: dict[str, tuple[Fit, ...]],
     ceilings: dict[str, Floats | None],
     target: float | None,
+    spread: RunSpread,
 ) -> Pair:
     A_a, A_b = ceilings[a], ceilings[b]
     nothing = Interval(None, None, None)
@@ -212,7 +215,7 @@ def _pair(
     ratio, crossing, p_crossing = nothing, nothing, None
     if runs_a and runs_b:
         if target is not None:
-            ratio = _ratio(runs_a, runs_b, target)
+            ratio = _ratio(runs_a, runs_b, target, spread)
         low = min(f.window[0] for f in (*fits[a], *fits[b]))
         high = max(f.window[1] for f in (*fits[a], *fits[b]))
         crossing, p_crossing = _crossing(runs_a[0], runs_b[0], low, high)
@@ -235,7 +238,10 @@ def _pair(
         compute_ratio=ratio,
         higher_ceiling=higher,
         faster=faster,
-        paper=paper_rule(fits[a][0], fits[b][0], a, b),
+        paper=replace(
+            paper_rule(fits[a][0], fits[b][0], a, b),
+            false_positive=false_positive(fits[a][0], fits[b][0], spread),
+        ),
     )
 
 
@@ -248,19 +254,28 @@ def _samples(f: Fit, seed: int) -> Samples | None:
     return None if f.draws is None else equal_draws(f.draws, seed)
 
 
-def _ratio(runs_a: Sequence[Samples], runs_b: Sequence[Samples], target: float) -> Interval:
-    """Compute to the target of a over b: geometric means over each recipe's runs."""
+def _ratio(
+    runs_a: Sequence[Samples], runs_b: Sequence[Samples], target: float, spread: RunSpread
+) -> Interval:
+    """Compute to the target of a over b: geometric means over each recipe's runs.
 
-    def log_compute(runs: Sequence[Samples]) -> Floats:
+    Another run of the same recipe would have its own ceiling and midpoint: both are spread.
+    """
+    scores = normal_scores(len(spread.draws))
+
+    def log_compute(runs: Sequence[Samples], seed: int) -> Floats:
+        rng = np.random.default_rng(seed)
         each: list[Floats] = []
         for s in runs:
+            A = s.A + spread.draws * rng.permutation(scores)
             with np.errstate(over="ignore", divide="ignore"):
-                unit = compute_to_target(target, A=s.A, B=s.B, C_mid=1.0, R0=s.R0)
-                each.append(np.log(unit) + s.log_C_mid)
-        return np.asarray(np.mean(each, axis=0))
+                unit = compute_to_target(target, A=A, B=s.B, C_mid=1.0, R0=s.R0)
+                each.append(np.log(unit) + s.log_C_mid + RUN_SPEED_SD * rng.permutation(scores))
+        # a ceiling below the target never gets there: keep infinities apart
+        return np.clip(np.asarray(np.mean(each, axis=0)), -1e4, 1e4)
 
-    a, b = log_compute(runs_a), log_compute(runs_b)
-    difference = np.clip(np.nan_to_num(a - b, nan=0.0), -700, 700)
+    a, b = log_compute(runs_a, 1), log_compute(runs_b, 2)
+    difference = np.clip(a - b, -700, 700)
     low, mid, high = (float(np.exp(q)) for q in np.quantile(difference, (0.05, 0.5, 0.95)))
 
     def known(value: float) -> float | None:
@@ -291,9 +306,9 @@ def _crossing(a: Samples, b: Samples, low: float, high: float) -> tuple[Interval
 def paper_rule(fit_a: Fit, fit_b: Fit, a: str = "a", b: str = "b") -> PaperRule:
     """The rule of A.5: ceilings .02 apart decide; else B decides, refitted at their mean.
 
-    It calls two identical recipes different about 27 % of the time, because runs of one recipe
-    differ by an SD of about .0075 in A; refitting at a common A ranks B right about 70 % of the
-    time.
+    It calls identical recipes different more often than one would think (`false_positive`), for
+    runs of one recipe differ by an SD of about .0075 in A; and refitting at a common A ranks B
+    right about 70 % of the time.
     """
     A_a, A_b = (f.point.A if f.point is not None else None for f in (fit_a, fit_b))
     nothing = PaperRule(
@@ -314,6 +329,20 @@ def paper_rule(fit_a: Fit, fit_b: Fit, a: str = "a", b: str = "b") -> PaperRule:
         B_a=B_a,
         B_b=B_b,
     )
+
+
+def false_positive(fit_a: Fit, fit_b: Fit, spread: RunSpread) -> float | None:
+    """How often |A_a - A_b| exceeds .02 for two runs of one recipe measured as well as these two.
+
+        P(|Normal(0, s_a^2 + s_b^2 + 2 tau^2)| > .02)
+
+    In runs to 3 C_mid this is about a quarter, in runs to 5 C_mid a tenth.
+    """
+    if fit_a.draws is None or fit_b.draws is None:
+        return None
+    noise = sum(mean_and_sd(f)[1] ** 2 for f in (fit_a.draws, fit_b.draws))
+    sd = np.sqrt(noise + 2 * spread.draws**2)
+    return float(np.mean(2 * ndtr(-PAPER_MARGIN / sd)))
 
 
 def _steepness_at(f: Fit, ceiling: float) -> float:

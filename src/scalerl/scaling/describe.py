@@ -1,10 +1,13 @@
 """A fit in words, as a table and as a small plot in plain characters, for a terminal."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from scalerl.scaling.compare import Comparison, Pair
 from scalerl.scaling.result import Fit, Interval, Prediction
 from scalerl.scaling.special import linspace
+from scalerl.scaling.window import WindowRow
 
 VERDICTS = {
     "identified": "identified: the ceiling can be read off this curve",
@@ -100,6 +103,20 @@ def _targets(fit: Fit) -> list[str]:
     return lines
 
 
+def window_lines(rows: Sequence[WindowRow], unit: str) -> str:
+    """The sensitivity table: one line for each early cut."""
+    lines = [
+        f"{'from':>10} {unit[:16]:<16}{'points':>7}{'A':>8}   5 to 95 %        {'B':>6}  verdict"
+    ]
+    for row in rows:
+        within = _range(number(row.A.low), number(row.A.high))
+        lines.append(
+            f"{amount(row.min_compute):>10} {'':<16}{row.n_points:>7}{number(row.A.estimate):>8}   "
+            f"{within:<16}{number(row.B.estimate, 2):>7}  {row.status.replace('_', ' ')}"
+        )
+    return "\n".join(lines)
+
+
 def terminal_plot(fit: Fit, *, width: int = 64, height: int = 14) -> str:
     """Evaluations `o` and the fitted curve `·` (beyond the window `-`) against log compute."""
     C, y = fit.data.compute, fit.data.pass_rate
@@ -144,7 +161,7 @@ def comparison_summary(c: Comparison) -> str:
             f"{number(first.B.estimate, 2):>7}{amount(first.C_mid.estimate):>12}   {status}{runs}"
         )
     origin = (
-        f"estimated from replicates ({c.run_sd_from} degrees of freedom)"
+        f"estimated from replicates (degrees of freedom: {c.run_sd_from})"
         if c.run_sd_from
         else "assumed: no replicates were given"
     )
@@ -166,7 +183,10 @@ def _pair_lines(p: Pair, unit: str) -> list[str]:
     if p.target is not None and p.compute_ratio.estimate is not None:
         r = p.compute_ratio
         within = _range(number(r.low, 2), number(r.high, 2))
-        lines.append(f"  compute to {p.target:.3f}: ratio {number(r.estimate, 2)} ({within})")
+        lines.append(
+            f"  to reach {p.target:.3f}, {p.a} takes {number(r.estimate, 2)} ({within}) of the "
+            f"compute of {p.b}"
+        )
     if p.p_crossing:
         at = _range(amount(p.crossing.low), amount(p.crossing.high))
         lines.append(
@@ -180,8 +200,8 @@ def _pair_lines(p: Pair, unit: str) -> list[str]:
         how = "no ceilings to compare"
     else:
         how = f"B {number(rule.B_a, 2)} and {number(rule.B_b, 2)} at A = {number(rule.common_A)}"
-    lines.append(
-        f"  paper's rule (.02): {rule.winner} ({how}); it calls {rule.false_positive:.0%} of "
-        "identical pairs different"
-    )
+    errs = ""
+    if rule.false_positive is not None:
+        errs = f"; its margin calls {rule.false_positive:.0%} of identical recipes different"
+    lines.append(f"  paper's rule (.02): {rule.winner} ({how}){errs}")
     return lines

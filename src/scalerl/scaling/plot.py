@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from scalerl.errors import InputError
 from scalerl.scaling.compare import Comparison
@@ -158,11 +159,24 @@ def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 def _dress(axes: Axes, unit: str) -> None:
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(_tick))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(unit.replace("_", " "))
     axes.set_ylabel("pass rate")
     axes.grid(visible=True, which="major", color="0.9", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
+
+
+def _tick(value: float, _position: int) -> str:
+    """A compute for the axis: 2,000 or, where that gets long, 2 x 10^20."""
+    if 0.001 <= value < 1e6:
+        return f"{value:,g}"
+    exponent = int(np.floor(np.log10(value) + 1e-9))
+    lead = round(value / 10.0**exponent)
+    power = f"10^{{{exponent}}}"
+    return f"${power}$" if lead == 1 else rf"${lead} \times {power}$"
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -201,6 +215,7 @@ def plot_f_transform(fits: Sequence[Fit], *, size: tuple[float, float] = (5.5, 3
     Evaluations at or above A, or at or below R0, have no log F; the legend counts them.
     """
     figure, axes = _figure(size)
+    ends: list[float] = []
     for i, one in enumerate(fits):
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         t = f_transform(one)
@@ -217,8 +232,12 @@ def plot_f_transform(fits: Sequence[Fit], *, size: tuple[float, float] = (5.5, 3
             label=f"{one.name}: slope B = {t.B:.2f}{missing}",
         )
         line = np.geomspace(*one.window, 50)
-        axes.plot(line, t.B * np.log(line), color=colour, linewidth=1.2)
+        straight = t.B * np.log(line)
+        ends += [float(straight[0]), float(straight[-1])]
+        axes.plot(line, straight, color=colour, linewidth=1.2)
     _dress(axes, fits[0].unit)
+    # near the ceiling log F is nearly all noise: its error bars would flatten everything else
+    axes.set_ylim(min(ends) - 1.5, max(ends) + 3.5)
     axes.set_ylabel("log F")
     axes.legend(fontsize=7, frameon=False, loc="upper left")
     return figure

@@ -11,8 +11,10 @@ from scalerl.scaling.sigmoid import Floats
 
 RUN_SD = 0.0075
 """SD of A between runs of one recipe: three ScaleRL runs differed by at most +-.015 (A.5)."""
-RUN_SD_SPREAD = 0.75
-"""SD of log(run SD) beforehand: what is believed until replicates say otherwise."""
+RUN_SD_SPREAD = 0.4
+"""Scale of log(run SD) beforehand: three runs tell an SD no better than that."""
+RUN_SPEED_SD = 0.05
+"""SD of log C_mid between runs of one recipe: an assumption, for the paper gives no figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,13 +53,13 @@ def equal_draws(draws: Draws, seed: int, count: int = 2000) -> Samples:
 def run_spread(groups: Sequence[Sequence[Fit]], *, count: int = 2000) -> RunSpread:
     """Posterior of the SD of A between runs, from all groups of two or more usable fits.
 
-        A_i ~ Normal(A_recipe, s_i^2 + tau^2),  log tau ~ Normal(log .0075, .75^2)
+        A_i ~ Normal(A_recipe, s_i^2 + tau^2),  log(tau / .0075) / .4 ~ Student t, 3 df
 
     s_i is the SD of A that the fit of run i leaves; A_recipe is integrated out of each group.
     Without replicates the prior itself comes back.
     """
     tau = np.geomspace(0.0005, 0.15, 160)
-    log_p = -0.5 * (np.log(tau / RUN_SD) / RUN_SD_SPREAD) ** 2
+    log_p = -2.0 * np.log1p((np.log(tau / RUN_SD) / RUN_SD_SPREAD) ** 2 / 3)
     freedom = 0
     for fits in groups:
         usable = [f for f in fits if f.draws is not None and f.A.estimate is not None]

@@ -128,18 +128,22 @@ def _check_origin(d: Draws, data: Observed, share: float, k: int) -> Origin:
     )
 
 
+def mean_error(d: Draws, compute: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Mean of y [k] minus the curve under each draw, and the SD that AR(1) noise gives it: [D]."""
+    k = len(y)
+    lags = linspace(1, k - 1, k - 1)
+    inflation: Floats = 1 + 2 * ((1 - lags / k) * d.rho[:, None] ** lags).sum(1)
+    return np.asarray((y - d.curve(compute)).mean(1)), d.sigma * np.sqrt(inflation / k)
+
+
 def forecast_error(d: Draws, compute: Floats, y: Floats) -> tuple[float, float, float]:
     """Mean error of a forecast on later evaluations y [k], two-sided p-value, share inside 90 %.
 
     The spread of the mean error counts both the parameters' uncertainty and AR(1) noise.
     """
+    off, spread = mean_error(d, compute, y)
     curve = d.curve(compute)
-    mean_error: Floats = (y - curve).mean(1)
-    k = len(y)
-    lags = linspace(1, k - 1, k - 1)
-    inflation: Floats = 1 + 2 * ((1 - lags / k) * d.rho[:, None] ** lags).sum(1)
-    spread = d.sigma * np.sqrt(inflation / k)
-    above = float(d.weight @ ndtr(mean_error / spread))
+    above = float(d.weight @ ndtr(off / spread))
     seen = curve + (d.sigma * normal_scores(len(curve)))[:, None]
     low, high = d.quantiles(seen, (0.05, 0.95))
     error = float((y - d.quantiles(curve, (0.5,))[0]).mean())

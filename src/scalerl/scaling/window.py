@@ -15,13 +15,15 @@ from scalerl.scaling.curve import Curve
 from scalerl.scaling.fit import fit, observed
 from scalerl.scaling.posterior import draw
 from scalerl.scaling.result import Interval, Settings, Status
-from scalerl.scaling.verdict import FEW_POINTS, forecast_error, no_gain
+from scalerl.scaling.special import linspace
+from scalerl.scaling.verdict import FEW_POINTS, mean_error, no_gain
 
-MOST_CUT = 0.4
+MOST_CUT = 0.3
 """Share of the evaluations that a proposal may cut off at most."""
-BLOCK = 3
-"""Evaluations after a cut that must agree with the fit to those beyond them."""
-AGREE_P = 0.05
+CANDIDATES = 8
+"""How many cuts are tried."""
+DISAGREE_Z = 3.2
+"""Early evaluations whose mean error is beyond this many SD are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,9 @@ def default_cuts(curve: Curve) -> list[float]:
 def propose_window(curve: Curve, settings: Settings | None = None) -> Proposal:
     """The early cut to use: the end of the first epoch if the log has it, else what the data say.
 
-    From the data: the smallest cut after which the first three evaluations agree (p >= .05) with
-    the posterior of those beyond them; at most 40 % of the evaluations are cut and 8 are left.
+    From the data: for each of eight cuts, the evaluations before it are set against the posterior
+    of those after it; the cut whose early evaluations lie farthest off, in SD, is proposed if that
+    is more than chance brings about. At most 30 % are cut, and 8 evaluations are left.
     """
     if curve.first_epoch is not None:
         beyond = int(np.count_nonzero(curve.compute >= curve.first_epoch))
@@ -93,22 +96,29 @@ def propose_window(curve: Curve, settings: Settings | None = None) -> Proposal:
             return Proposal(min_compute=curve.first_epoch, reason=reason)
     s = settings or Settings(r0_mode="step0" if curve.r0_observed is not None else "free")
     n = len(curve)
-    most = min(int(MOST_CUT * n), n - FEW_POINTS - BLOCK)
-    for k in range(max(0, most + 1)):
-        later = curve.select(np.arange(n) >= k + BLOCK)
-        data = observed(later, s)
-        if no_gain(data) is not None:
-            break
-        _, p, _ = forecast_error(
-            draw(data, draws=1024, shape=(28, 28)),
-            curve.compute[k : k + BLOCK],
-            curve.pass_rate[k : k + BLOCK],
-        )
-        if p >= AGREE_P:
-            if k == 0:
-                return Proposal(
-                    min_compute=None, reason="the first evaluations agree with the rest"
-                )
-            reason = f"the first {k} evaluations do not lie on the curve that fits the rest"
-            return Proposal(min_compute=float(curve.compute[k]), reason=reason)
-    return Proposal(min_compute=None, reason="too few evaluations to propose a cut from")
+    most = min(int(MOST_CUT * n), n - FEW_POINTS)
+    if most < 2:
+        return Proposal(min_compute=None, reason="too few evaluations to propose a cut from")
+    cuts = sorted({round(k) for k in linspace(2, most, CANDIDATES)})
+    errors = [_early_error(curve, k, s) for k in cuts]
+    best = int(np.argmax([abs(z) for _, z in errors]))
+    k, (error, z) = cuts[best], errors[best]
+    if abs(z) < DISAGREE_Z:
+        return Proposal(min_compute=None, reason="the first evaluations agree with the rest")
+    reason = (
+        f"the {k} evaluations before it do not lie on the curve that fits the rest "
+        f"(off by {error:+.3f} on average)"
+    )
+    return Proposal(min_compute=float(curve.compute[k]), reason=reason)
+
+
+def _early_error(curve: Curve, k: int, s: Settings) -> tuple[float, float]:
+    """Mean error of the first k evaluations against the fit of the rest, and that in SD."""
+    data = observed(curve.select(np.arange(len(curve)) >= k), s)
+    if no_gain(data) is not None:
+        return 0.0, 0.0
+    d = draw(data, draws=512, shape=(24, 24))
+    off, spread = mean_error(d, curve.compute[:k], curve.pass_rate[:k])
+    error = float(d.weight @ off)
+    variance = float(d.weight @ ((off - error) ** 2 + spread**2))
+    return error, error / float(np.sqrt(variance))

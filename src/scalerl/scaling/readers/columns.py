@@ -101,7 +101,9 @@ def find_series(table: Table, name: str, compute: str | None, reward: str | None
             f"{table.source}: compute and reward are the same column {reward_column!r}"
         )
     step = next((c for c in table.columns if _plain(c) in STEP_NAMES and table.numeric(c)), None)
-    chosen = f"compute is column {compute_column!r}, pass rate is column {reward_column!r}"
+    chosen = (f"compute is column {compute_column!r}, pass rate is column {reward_column!r}",)
+    if (compute_column, reward_column) == ("device_hours", "pass_rate"):
+        chosen, notes = (), ()  # the names of our own run directories need no telling
     return [
         Series(
             name=group,
@@ -110,7 +112,7 @@ def find_series(table: Table, name: str, compute: str | None, reward: str | None
             reward=reward_column,
             step=step,
             rows=rows,
-            notes=(chosen, *notes),
+            notes=(*chosen, *notes),
         )
         for group, rows in groups
     ]
