@@ -188,10 +188,10 @@ class Engine:
     def _fill(self) -> tuple[tuple[Chunk, ...], Copies | None, list[tuple[int, ...]]]:
         """Give queued requests the free slots; close the gaps that stay. Returns the prompt bodies
         (all tokens but the last, which is the first to be fed) to compute and to copy."""
-        free = sorted(self._free) + list(range(self._used, len(self._requests)))
-        taken = free[: len(self._queue)]
+        gaps = sorted(self._free)
+        taken = [*gaps, *range(self._used, len(self._requests))][: len(self._queue)]
         requests = [self._queue.popleft() for _ in taken]
-        self._free = [slot for slot in self._free if slot not in taken]
+        self._free = gaps[len(taken) :]
         for slot, request in zip(taken, requests, strict=True):
             self._requests[slot], self._started[slot] = request, self._steps
         if taken:

@@ -115,3 +115,24 @@ def test_what_would_go_wrong_silently_is_refused():
     model._supports_attention_backend = False
     with pytest.raises(InputError, match="cannot be replaced"):
         check_supported(model, 10)
+
+
+def test_tied_embeddings_stay_tied_when_weights_arrive_with_or_without_the_alias():
+    model, other = make_model("Llama"), make_model("Llama")
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.add_(0.01)
+    engine = Engine(
+        model,
+        slots=2,
+        max_length=20,
+        params=SamplingParams(max_new_tokens=6),
+        interruption=None,
+        end_ids=[1],
+    )
+    for version, duplicates in ((1, True), (2, False)):
+        engine.load_weights(dict(other.named_parameters(remove_duplicate=duplicates)), version)
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        for a, b in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.equal(a, b)
