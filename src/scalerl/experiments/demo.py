@@ -3,7 +3,8 @@
     supervised start → ScaleRL → curve.jsonl → fit of the first half → forecast against the second
                                                                      → table, report.html
 
-Compute is counted in generated tokens here: a laptop's clock also measures what else it is doing.
+Compute is device-seconds of generator and trainer, as the paper has GPU-hours; on a laptop that is
+busy with other things the points scatter along that axis.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from scalerl.experiments.report import write_report
 from scalerl.pipeline.alarms import Listener
 from scalerl.pipeline.session import run_new
 
-COMPUTE = "tokens_generated"
 FITTED_SHARE = 0.5
 
 
@@ -47,24 +47,24 @@ def fresh(folder: Path) -> Path:
 
 def forecast_table(run: Path) -> str:
     """Fit the first half of a run's compute and hold the forecast against the rest, in words."""
-    curve = scaling.read_curve(run, compute=COMPUTE)
+    curve = scaling.read_curve(run)
     half = FITTED_SHARE * float(curve.compute[-1])
     fitted = scaling.fit(curve, r0="step0", max_compute=half)
     later = curve.select(curve.compute > half)
     band = fitted.predict(later.compute)
     lines = [
-        f"Fit of the first half ({half:,.0f} of {curve.compute[-1]:,.0f} generated tokens)",
+        f"Fit of the first half ({half:.4f} of {curve.compute[-1]:.4f} device-hours)",
         fitted.summary(),
         "",
         "Forecast of the second half",
-        f"{'tokens':>12}  {'forecast':>8}  {'90 % band':>15}  {'measured':>8}",
+        f"{'device-hours':>12}  {'forecast':>8}  {'90 % band':>15}  {'measured':>8}",
     ]
     inside = (later.pass_rate >= band.observation_low) & (later.pass_rate <= band.observation_high)
     for i in range(len(later.compute)):
         bounds = f"{band.observation_low[i]:.3f} … {band.observation_high[i]:.3f}"
         mark = "inside" if inside[i] else "outside"
         lines.append(
-            f"{later.compute[i]:12,.0f}  {band.estimate[i]:8.3f}  {bounds:>15}  "
+            f"{later.compute[i]:12.4f}  {band.estimate[i]:8.3f}  {bounds:>15}  "
             f"{later.pass_rate[i]:8.3f}  {mark}"
         )
     lines += ["", f"{int(np.sum(inside))} of {len(inside)} later evaluations are inside the band."]
