@@ -33,7 +33,8 @@ from scalerl.rewards.code_compare import same_output, same_value
 from scalerl.rewards.code_extract import Mode, extract_code
 from scalerl.rewards.code_tests import Tests, read_livecodebench, read_tests, write_tests
 from scalerl.rewards.exact import Outcome
-from scalerl.rewards.sandbox import Kind, Limits, Run, Sandbox, SandboxBroken, choose_kind
+from scalerl.rewards.sandbox import Kind, Limits, Run, Sandbox, SandboxBroken
+from scalerl.rewards.sandbox_probe import choose_kind
 
 __all__ = [
     "Checked",

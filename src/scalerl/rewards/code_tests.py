@@ -5,7 +5,8 @@
 - ``[{"input": "3\\n", "output": "6\\n"}, …]``; also with ``"type": "stdin_stdout"`` or
   ``"testtype": "stdin"`` (DeepCoder's PrimeIntellect, LiveCodeBench and Codeforces parts);
 - ``[{"type": "function_call", "fn_name": "f", "input": [args], "output": value}, …]``;
-- ``[{"testtype": "functional", "input": "[1,2]\\n3", "output": "4", "metadata": {"func_name": …}}]``
+- ``[{"testtype": "functional", "input": "[1,2]\\n3", "output": "4",
+  "metadata": {"func_name": "f"}}, …]``
   (LiveCodeBench: one JSON value a line for each argument);
 - ``{"inputs": [...], "outputs": [...], "fn_name": "f"}`` (DeepCoder's TACO part, APPS); printed
   lines may come as lists of lines.

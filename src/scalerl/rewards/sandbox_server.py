@@ -1,0 +1,222 @@
+"""The warm worker: waits inside the sandbox and forks a process, closed in further, per program.
+
+    Sandbox ──request, descriptors→ server ─fork→ keeper ─fork→ program (first of its namespace)
+            ←──────reply────────────                       kinds without namespaces: no keeper
+
+The server never reads a program, its input or its output: they go through descriptors that it only
+hands on, so nothing of one program is left for the next. It ends what it started at the program's
+end, at the deadline, at the word of `Sandbox`, and when `Sandbox` is gone.
+
+Runs inside the sandbox, where nothing but the standard library is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from scalerl.rewards import sandbox_kernel as kernel
+from scalerl.rewards import sandbox_program as program
+from scalerl.rewards.sandbox_seccomp import seccomp_filter
+
+PROGRAM, STATUS, FAILED = "P", "S", "F"  # what a report says: its pid, its end, or why it is not
+_RECORD = 256  # bytes of a report; a pipe passes so few whole
+RLIMITS = ("memory_bytes", "cpu_s", "file_bytes", "open_files", "tasks")
+
+
+def serve(channel: socket.socket, setup: dict[str, Any]) -> None:
+    """Take requests until the other side is gone."""
+    kind = setup["kind"]
+    os.umask(0o077)
+    if kind != "bubblewrap":
+        os.setsid()
+        kernel.die_with_parent()
+        kernel.adopt_orphans()
+        os.chdir("/")
+    if setup["mount_proc"]:
+        kernel.mount_proc()
+    if setup["uid"]:
+        kernel.become(setup["uid"], keep_reading=setup["keep_reading"])
+    names = program.prelude()
+    for processes in (False, True):
+        _filter(setup, processes)  # made here, every program finds it ready
+    gc.collect()
+    gc.freeze()
+    channel.send(b"ready")
+    while True:
+        message, handles, _, _ = socket.recv_fds(channel, 1 << 16, 8)
+        if not message:
+            return
+        if message == b"kill":  # came after the program had ended
+            continue
+        request = json.loads(message)
+        reports, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reports)
+            channel.close()
+            _child(setup, request, handles, tell, names)
+        for handle in (*handles, tell):
+            os.close(handle)
+        reply, alone = _watch(channel, child, reports, kind, request["deadline_s"])
+        os.close(reports)
+        if alone:
+            return
+        channel.send(json.dumps(reply).encode())
+
+
+def _watch(
+    channel: socket.socket, child: int, reports: int, kind: str, deadline_s: float
+) -> tuple[dict[str, Any], bool]:
+    """Wait for the child's end, or bring it about; (reply, whether the other side is gone)."""
+    end_at = time.monotonic() + deadline_s
+    handle = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    poll.register(channel, select.POLLIN)
+    killed = alone = False
+    said: dict[str, str] = {}
+    while True:
+        left_ms = None if killed else max(0, int((end_at - time.monotonic()) * 1000) + 1)
+        ready = {number for number, _ in poll.poll(left_ms)}
+        if handle in ready:
+            break
+        if channel.fileno() in ready:
+            alone = channel.recv(16) == b""
+            if alone:
+                poll.unregister(channel)
+        if not killed:
+            killed = True
+            said = _kill(child, reports, kind)
+    os.close(handle)
+    _, status = os.waitpid(child, 0)
+    if kind == "none":
+        _end_orphans()
+    said.update(_records(reports))
+    if kind == "bubblewrap" and STATUS in said:
+        status = int(said[STATUS])
+    if FAILED in said or (kind == "bubblewrap" and STATUS not in said):
+        return {"broken": said.get(FAILED, f"the keeper ended with {status}")}, alone
+    return {"status": os.waitstatus_to_exitcode(status), "killed": killed}, alone
+
+
+def _kill(child: int, reports: int, kind: str) -> dict[str, str]:
+    """SIGKILL for the program; what was read of the reports on the way."""
+    said: dict[str, str] = {}
+    if kind == "none":
+        with contextlib.suppress(ProcessLookupError):  # it has not made its group yet, or is gone
+            os.killpg(child, signal.SIGKILL)
+    if kind != "bubblewrap":
+        os.kill(child, signal.SIGKILL)
+        return said
+    for tag, text in _records(reports):
+        said[tag] = text
+        if tag == PROGRAM:
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
+                os.kill(int(text), signal.SIGKILL)
+            break
+    return said
+
+
+def _report(tell: int, tag: str, text: str) -> None:
+    os.write(tell, (tag + text).encode("ascii", "replace")[:_RECORD].ljust(_RECORD))
+
+
+def _records(reports: int) -> Iterator[tuple[str, str]]:
+    """What keeper and program reported, up to the end of file."""
+    while record := os.read(reports, _RECORD).decode():
+        yield record[0], record[1:].rstrip()
+
+
+def _end_orphans() -> None:
+    """End every process that is left of a program without a process namespace."""
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children") as file:
+            for pid in file.read().split():
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:  # none is left
+            return
+
+
+def _child(
+    setup: dict[str, Any],
+    request: dict[str, Any],
+    handles: list[int],
+    tell: int,
+    names: dict[str, Any],
+) -> NoReturn:
+    """Be the program, or with namespaces its keeper. Failures before it starts are reported."""
+    try:
+        if setup["kind"] == "bubblewrap":
+            kernel.new_namespaces()
+            pid = os.fork()
+            if pid:
+                _keep(pid, tell)
+            kernel.mount_private(request["file_bytes"])
+            kernel.drop_capabilities()
+        elif setup["kind"] == "none":
+            os.setsid()
+        job = _enter(setup, request, handles, tell)
+    except BaseException as error:  # noqa: BLE001  whatever it was, no program may start
+        _report(tell, FAILED, repr(error))
+        os._exit(70)
+    nonce, result_fd = job["nonce"].encode(), request["open_files"] - 1
+    if job["calls"] is None:
+        program.run_script(job["source"], result_fd, nonce)
+    program.run_calls(job["source"], job["function"], job["calls"], names, result_fd, nonce)
+
+
+def _filter(setup: dict[str, Any], processes: bool) -> bytes:
+    return seccomp_filter(
+        os.uname().machine,
+        own_pid=os.getpid(),
+        processes=processes,
+        writing=setup["kind"] == "bubblewrap",
+    )
+
+
+def _keep(pid: int, tell: int) -> NoReturn:
+    """Wait for the first process of the namespace; with its end everything in it has ended."""
+    _report(tell, PROGRAM, str(pid))
+    _, status = os.waitpid(pid, 0)
+    _report(tell, STATUS, str(status))
+    os._exit(0)
+
+
+def _enter(
+    setup: dict[str, Any], request: dict[str, Any], handles: list[int], tell: int
+) -> dict[str, Any]:
+    """Put the descriptors in place, read the job, close all doors; the job."""
+    with open(handles[0], "rb", closefd=False) as file:
+        job = json.loads(file.read())
+    result_fd = request["open_files"] - 1
+    spare = [fcntl.fcntl(h, fcntl.F_DUPFD_CLOEXEC, result_fd + 2) for h in (*handles[1:], tell)]
+    for number, handle in zip((0, 1, 2, result_fd, result_fd + 1), spare, strict=True):
+        os.dup2(handle, number, inheritable=number < 3)
+    tell = result_fd + 1
+    os.closerange(3, result_fd)
+    os.closerange(tell + 1, max(spare) + 1)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.__stderr__ = open(
+        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+    )
+    if setup["kind"] == "landlock":
+        kernel.landlock(setup["readable"])
+    kernel.set_rlimits(**{name: request[name] for name in RLIMITS})
+    if setup["kind"] != "none":
+        kernel.seccomp(_filter(setup, request["processes"]))
+    os.close(tell)
+    return job
