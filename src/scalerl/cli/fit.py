@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from scalerl.errors import InputError
 
 if TYPE_CHECKING:
-    from scalerl.scaling import Curve, Fit
+    from scalerl.scaling import Curve, Fit, Pool
 
 HELP = "fit a compute curve: ceiling, speed, forecast, and what the data can tell"
 
@@ -66,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-prior", action="store_true", help="no weak prior on B")
     parser.add_argument(
         "--keep-red", action="store_true", help="fit evaluations under a red warning too"
+    )
+    parser.add_argument(
+        "--replicates",
+        nargs="+",
+        default=[],
+        metavar="CURVE",
+        help="further runs of the same recipe: also print them pooled with the first",
     )
     parser.add_argument(
         "--windows", action="store_true", help="also show the fit for other early cuts"
@@ -134,18 +141,25 @@ def min_compute_argument(text: str | None, curve: "Curve") -> tuple[float | None
     return None, f"consider --min-compute {proposal.min_compute:.6g}: {proposal.reason}"
 
 
-def run(args: argparse.Namespace) -> int:
-    """Read, fit, print; 0 whatever the verdict is, for a verdict is an answer."""
+def read(path: str, args: argparse.Namespace) -> "Curve":
+    """The curve at a path, read as the options say."""
     from scalerl import scaling
 
-    curve = scaling.read_curve(
-        args.curve,
+    return scaling.read_curve(
+        path,
         compute=args.compute,
         reward=args.reward,
         run=args.run,
         scale=args.reward_scale,
         restarts=args.restarts,
     )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, fit, print; 0 whatever the verdict is, for a verdict is an answer."""
+    from scalerl import scaling
+
+    curve = read(args.curve, args)
     cut, said = min_compute_argument(args.min_compute, curve)
     settings = {
         "r0": r0_argument(args.r0),
@@ -159,23 +173,30 @@ def run(args: argparse.Namespace) -> int:
     fitted = scaling.fit(
         curve, min_compute=cut, predict=args.predict, targets=args.target, **settings
     )
+    pooled = None
+    if args.replicates:
+        runs = [curve, *(read(path, args) for path in args.replicates)]
+        name = f"{curve.name} and replicates"
+        pooled = scaling.pool(runs, name=name, predict=args.predict, min_compute=cut, **settings)
     if args.plot:
         scaling.save_figure(scaling.plot_fit(fitted, later=curve), args.plot)
     if args.json:
-        print_json(fitted, curve, said)
+        print_json(fitted, curve, said, pooled)
         return 0
     for note in [*curve.notes, *([said] if said else [])]:
         print(f"note: {note}", file=sys.stderr)
     print(fitted.summary())
     for warning in scaling.warn(curve):
         print(f"  ! {warning.message}")
+    if pooled is not None:
+        print("\n" + scaling.pool_summary(pooled))
     if args.windows:
         print("\n" + scaling.window_lines(scaling.window_table(curve, **settings), curve.unit))
     print(f"\nplot: {args.plot}" if args.plot else "\n" + scaling.terminal_plot(fitted))
     return 0
 
 
-def print_json(fitted: "Fit", curve: "Curve", said: str | None) -> None:
+def print_json(fitted: "Fit", curve: "Curve", said: str | None, pooled: "Pool | None") -> None:
     """The fit as one JSON object, with warnings and what the reader noted."""
     from scalerl import scaling
 
@@ -185,4 +206,6 @@ def print_json(fitted: "Fit", curve: "Curve", said: str | None) -> None:
         for w in scaling.warn(curve)
     ]
     saved["notes"] = [*curve.notes, *([said] if said else [])]
+    if pooled is not None:
+        saved["pooled"] = pooled.to_dict()
     print(json.dumps(saved, allow_nan=False))

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from scalerl.scaling.compare import Comparison, compare
 from scalerl.scaling.curve import Curve, curve_from_points
-from scalerl.scaling.describe import terminal_plot, window_lines
-from scalerl.scaling.fit import ForecastCheck, check_forecast, fit
+from scalerl.scaling.describe import pool_summary, terminal_plot, window_lines
+from scalerl.scaling.fit import fit
+from scalerl.scaling.forecast import ForecastCheck, check_forecast
 from scalerl.scaling.least_squares import PointFits, fit_points
+from scalerl.scaling.pool import Pool, pool
 from scalerl.scaling.readers.read import read_curve, read_curves
 from scalerl.scaling.result import Band, Fit, Interval, Parameters, Prediction
 from scalerl.scaling.sigmoid import compute_to_target, fraction_reached, sigmoid
@@ -48,6 +50,7 @@ __all__ = [
     "Interval",
     "Parameters",
     "PointFits",
+    "Pool",
     "Prediction",
     "check_forecast",
     "compare",
@@ -60,6 +63,8 @@ __all__ = [
     "plot_comparison",
     "plot_f_transform",
     "plot_fit",
+    "pool",
+    "pool_summary",
     "propose_window",
     "read_curve",
     "read_curves",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalerl.scaling.compare import Comparison, Pair
+from scalerl.scaling.pool import Pool
 from scalerl.scaling.result import Fit, Interval, Prediction
 from scalerl.scaling.special import linspace
 from scalerl.scaling.window import WindowRow
@@ -101,6 +102,28 @@ def _targets(fit: Fit) -> list[str]:
         within = _range(amount(needed.low), amount(needed.high))
         lines.append(f"{target:>14.3f}{amount(needed.estimate):>16}   {within}".rstrip())
     return lines
+
+
+def pool_summary(pool: Pool) -> str:
+    """The recipe's ceiling, the spread between its runs, and forecasts of the recipe and a run."""
+    lines = [
+        f"{pool.name}: {len(pool.fits)} runs pooled",
+        _row("A", *span(pool.A)),
+        _row(
+            "run SD",
+            number(pool.run_sd.estimate, 4),
+            _range(number(pool.run_sd.low, 4), number(pool.run_sd.high, 4)),
+        ),
+    ]
+    if pool.predictions:
+        lines += ["", f"{pool.unit:>14}{'pass rate':>12}   recipe 5 to 95 %    one more run"]
+    for p in pool.predictions:
+        recipe, run = (
+            _range(number(p.low), number(p.high)),
+            _range(number(p.run_low), number(p.run_high)),
+        )
+        lines.append(f"{amount(p.compute):>14}{number(p.estimate):>12}   {recipe:<18}  {run}")
+    return "\n".join(lines)
 
 
 def window_lines(rows: Sequence[WindowRow], unit: str) -> str:
