@@ -151,11 +151,13 @@ class GeneratorLoop:
         self._inbox.append(message)
 
     def engine_state(self) -> tuple[EngineState, dict[str, Tensor]]:
-        """The engine between two ticks. Nothing may be posted but weights, which are published
-        again on a resume."""
-        if self._evaluation or any(not isinstance(m, WeightsReady) for m in self._inbox):
-            raise ValueError("an engine is saved when its inbox has been dealt with")
-        return snapshot.take(self._engine)
+        """The engine between two ticks, with the requests posted and not looked at. Weights that
+        were posted are published again on a resume."""
+        if self._evaluation or any(isinstance(m, Evaluate) for m in self._inbox):
+            raise ValueError("an engine is not saved during an evaluation")
+        state, tensors = snapshot.take(self._engine)
+        posted = [r for m in self._inbox if isinstance(m, Submit) for r in m.requests]
+        return msgspec.structs.replace(state, queue=(*state.queue, *posted)), tensors
 
     def restore(
         self,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,8 @@ class RunDirectory:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise RunError(f"{file}: cannot be written: {error}") from error
+            free = shutil.disk_usage(file.parent).free if file.parent.is_dir() else 0
+            raise RunError(f"{file}: cannot be written: {error} ({free:,} bytes free)") from error
 
 
 def read_rows(file: Path) -> list[Row]:

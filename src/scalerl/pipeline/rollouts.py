@@ -36,7 +36,7 @@ from scalerl.messages import (
     WeightsReady,
 )
 from scalerl.pipeline.buffer import Buffer
-from scalerl.pipeline.fleet import Fleet, Lost, Word, broadcast
+from scalerl.pipeline.fleet import START_S, Fleet, Lost, Word, broadcast
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.reception import (
     PendingGroup,
@@ -124,6 +124,7 @@ class Rollouts:
         self.stop_signal: int | None = None  # set by a signal handler, heeded between two polls
         self._evaluation: tuple[Evaluate, WeightsReady] | None = None  # under way
         self._evaluations: list[Evaluated] = []
+        self._starting = set(range(fleet.size))  # generators that have not said a word yet
         self._progress = 0  # moves whenever a generator got anything done
         self._waits = Waits()
 
@@ -267,6 +268,7 @@ class Rollouts:
 
     def _receive(self, generator: int, word: Word) -> str | None:
         """Take one word in, or say why its sender is to be replaced."""
+        self._starting.discard(generator)
         match word:
             case Lost(reason=reason):
                 return reason
@@ -346,6 +348,7 @@ class Rollouts:
         self.end_generator(LOST, self.counters[generator])
         self.counters[generator] = Counters()
         self.fleet.restart(generator)
+        self._starting.add(generator)
         asked, held = self._evaluation if self._evaluation and generator == 0 else (None, None)
         for ready in self.store.again(generator, held):
             self.fleet.send(generator, ready)
@@ -410,17 +413,20 @@ class Rollouts:
             quiet_s += min(1.0, self._clock() - asked)
             if self._progress != seen:
                 quiet_s, seen = 0.0, self._progress
-            if quiet_s > self._settings.stall_s:
+            stall_s = self._settings.stall_s
+            if quiet_s > (max(stall_s, START_S) if self._starting else stall_s):
                 self._replace(*self._culprit(awaited))
                 quiet_s = 0.0
 
     def _culprit(self, awaited: str) -> tuple[int, str]:
         """The generator that is waited for, and the words to say so."""
         waited = f"waited {self._settings.stall_s:.0f} s for {awaited} without progress"
+        if self._starting:
+            return min(self._starting), f"generator {min(self._starting)} does not start"
         if self._evaluation is not None:
             return 0, f"{waited}: generator 0 does not evaluate"
         if self.store.free_slot() is None and self.store.behind:
-            return self.store.behind[0], f"{waited}: generator {self.store.behind[0]} has not"
+            return self.store.behind[0], f"{waited}: generator {self.store.behind[0]} does not"
         oldest = min(self.pending.values(), key=lambda p: p.index, default=None)
         if oldest is None:
             raise RunError(f"{waited}, and nothing is under way")

@@ -10,6 +10,7 @@ from types import FrameType
 
 from scalerl.config import Config, differences, dump_toml, load_config
 from scalerl.errors import InputError, RunError
+from scalerl.messages import Counters
 from scalerl.pipeline import heldout, state
 from scalerl.pipeline.alarms import Alarmed, Judge, Listener, Silent, Watch
 from scalerl.pipeline.loop import Ending, train
@@ -84,6 +85,10 @@ def run_on(
     try:
         if found is not None:
             state.restore(run, found)
+            if run.version >= config.steps:
+                listener.on_warning(
+                    f"the run has done all of its {config.steps} steps; give more with --steps"
+                )
         (path / "config.toml").write_text(dump_toml(config), "utf-8")
     except BaseException:
         run.close()
@@ -156,11 +161,11 @@ def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
     )
     try:
         if found:
-            state.restore(again, found)
+            state.restore(again, found, anew=True)
     except BaseException:
         again.close()
         raise
-    again.compute = compute
+    again.compute, again.rollouts.gone = compute, Counters()  # that of old generators is in it
     lost = generated - again.rollouts.ledger.ended
     again.rollouts.ledger.end_generator("rolled back", generated=lost, in_flight=lost)
     again.rollouts.next_group = next_group

@@ -161,8 +161,11 @@ def rollout_state(rollouts: Rollouts) -> RolloutState:
     )
 
 
-def restore(run: Run, folder: Path) -> None:
+def restore(run: Run, folder: Path, *, anew: bool = False) -> None:
     """Put `run`, freshly opened on the checkpoint's model, where the checkpoint was.
+
+    Args:
+        anew: begin pending groups again also where their completions could go on.
 
     Raises:
         InputError: the checkpoint is of another dataset, or cannot be read.
@@ -184,7 +187,7 @@ def restore(run: Run, folder: Path) -> None:
     run.compute = state.compute
     run.trainer.skipped_in_a_row = state.skipped_in_a_row
     run.trainer.load_optimizer_tensors(optimizer)
-    if isinstance(run.fleet, InlineFleet) and len(state.loops) == run.fleet.size:
+    if isinstance(run.fleet, InlineFleet) and len(state.loops) == run.fleet.size and not anew:
         go_on(run.rollouts, state.rollouts)
         for i, (loop, saved) in enumerate(zip(run.fleet.loops, state.loops, strict=True)):
             tensors = {
