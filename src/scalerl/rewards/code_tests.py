@@ -85,7 +85,7 @@ def read_tests(text: str, *, where: str = "tests") -> Tests:
         raise InputError(f"{where}: tests must be JSON: {error}") from error
     try:
         tests = _from_columns(data) if isinstance(data, dict) else _from_list(data)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where}: tests in no known shape: {_say(error)}") from error
     if tests.problem:
         raise InputError(f"{where}: {tests.problem}")
@@ -122,7 +122,7 @@ def read_livecodebench(row: Mapping[str, Any], *, where: str = "row") -> Tests:
         metadata = row.get("metadata") or "{}"
         metadata = json.loads(metadata) if isinstance(metadata, str) else metadata
         rows = [{**r, "metadata": {**metadata, **(r.get("metadata") or {})}} for r in rows]
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise InputError(f"{where}: not a LiveCodeBench row: {_say(error)}") from error
     return read_tests(json.dumps(rows), where=where)
 

@@ -69,8 +69,8 @@ def run_script(source: str, result_fd: int, nonce: bytes) -> NoReturn:
         exec(compile(source, NAME, "exec"), main.__dict__)  # noqa: S102  in the sandbox
     except SystemExit as end:
         status = _status(end)
-    except BaseException:  # noqa: BLE001  any exception is the program's own, and is its end
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001  any exception is the program's own, and its end
+        sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     status = _finish(main, status)
     if status == 0 and not failed:

@@ -37,6 +37,8 @@ class Reader:
         self._open = {self._feed, self._out, self._err, self._res}
         for handle in self._open:
             os.set_blocking(handle, False)
+        for handle in self.their_ends:  # another user may open them again, as /dev/stdin
+            os.fchmod(handle, 0o666)
 
     @property
     def completed(self) -> bool:

@@ -232,6 +232,14 @@ _OWN_PID = struct.pack("<HBBI", _EQUAL, 1, 0, _PLACE)
 
 Program = list[tuple[int, int, int, int]]  # code, jump if true, jump if false, operand
 
+_THREADS_ONLY: Program = [
+    (_ANY_BIT, 0, 1, _CLONE_NEW),
+    (_RETURN, 0, 0, _ENOSYS),
+    (_ANY_BIT, 0, 1, _CLONE_THREAD),
+    (_RETURN, 0, 0, _ALLOW),
+    (_RETURN, 0, 0, _ENOSYS),
+]
+
 
 @functools.cache
 def _filter(machine: str, processes: bool, writing: bool) -> bytes:
@@ -280,12 +288,7 @@ def _program(machine: str, processes: bool, writing: bool) -> Program:
     if processes:
         program += _when(checked["clone"], 0, _refused_bits(_CLONE_NEW))
     else:
-        program += _when(
-            checked["clone"],
-            0,
-            _refused_bits(_CLONE_NEW)[:-1]
-            + [(_ANY_BIT, 0, 1, _CLONE_THREAD), (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ENOSYS)],
-        )
+        program += _when(checked["clone"], 0, _THREADS_ONLY)
         program += _when(checked["kill"], 0, _only((_PLACE,)))
         program += _when(checked["tgkill"], 0, _only((_PLACE,)))
     program += _when(checked["prctl"], 0, _only(_PRCTL))

@@ -178,6 +178,16 @@ def _child(
     program.run_calls(job["source"], job["function"], job["calls"], names, result_fd, nonce)
 
 
+def _open_streams() -> None:
+    """Standard streams as a new interpreter has them, over the pipes now in place."""
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    errors = open(  # noqa: SIM115  all three stay open as long as the program
+        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
+    )
+    sys.stderr = sys.__stderr__ = errors
+
+
 def _filter(setup: dict[str, Any], processes: bool) -> bytes:
     return seccomp_filter(
         os.uname().machine,
@@ -208,11 +218,7 @@ def _enter(
     tell = result_fd + 1
     os.closerange(3, result_fd)
     os.closerange(tell + 1, max(spare) + 1)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.__stderr__ = open(
-        2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1
-    )
+    _open_streams()
     if setup["kind"] == "landlock":
         kernel.landlock(setup["readable"])
     kernel.set_rlimits(**{name: request[name] for name in RLIMITS})
