@@ -54,13 +54,17 @@ class Worker:
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         self._connection, theirs = CONTEXT.Pipe(duplex=True)
         self.process = CONTEXT.Process(
-            target=_life, args=(target, theirs, os.getpid(), arguments), name=name, daemon=True
+            target=_life, args=(_Leash(), target, theirs, arguments), name=name, daemon=True
         )
         with _signals_blocked():
             self.process.start()
         theirs.close()
-        for loop in (self._receive, self._send):
-            threading.Thread(target=loop, name=f"{name} {loop.__name__}", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=loop, name=f"{name} {loop.__name__}", daemon=True)
+            for loop in (self._receive, self._send)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def send(self, data: bytes) -> None:
         """Queue a message; never blocks. To a dead process it goes nowhere."""
@@ -83,6 +87,8 @@ class Worker:
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+        for thread in self._threads:  # the end of the process ends them; closing first would race
+            thread.join(timeout=5)
         self._connection.close()
 
     def _receive(self) -> None:
@@ -105,14 +111,23 @@ class Worker:
                 return
 
 
+class _Leash:
+    """Ties a process to this one while its arguments are unpickled, before heavy imports begin."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _die_with, (os.getpid(),)
+
+
 def _life(
-    target: Callable[..., None], connection: Connection, parent: int, arguments: tuple[Any, ...]
+    leash: None,
+    target: Callable[..., None],
+    connection: Connection,
+    arguments: tuple[Any, ...],
 ) -> None:
     """What runs in the process."""
     for number in SIGNALS:  # Ctrl-C and a cluster's notice reach the whole group; the parent acts
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    _die_with(parent)
     target(connection, *arguments)
 
 
