@@ -12,7 +12,8 @@ from scalerl.errors import InputError
 from scalerl.experiments.report_data import RunRecord, short
 from scalerl.pipeline.records import Row
 from scalerl.scaling.curve import Curve
-from scalerl.scaling.fit import ForecastCheck, check_forecast, fit
+from scalerl.scaling.fit import fit
+from scalerl.scaling.forecast import ForecastCheck, check_forecast
 from scalerl.scaling.result import Fit, Interval
 from scalerl.scaling.warn import warn
 
