@@ -22,8 +22,10 @@ COMMANDS = {
     "eval": "mean@k and pass@k of a model on the held-out prompts",
     "fit": "fit a compute curve, with intervals, a verdict and forecasts",
     "compare": "compare the ceilings and speeds of two or more curves",
+    "study": "many runs as one experiment: variants, seeds, a race, a verdict on each axis",
     "report": "one self-contained page about a run, or about several",
     "recipes": "what each recipe sets, and why",
+    "simulate": "idle shares, staleness and throughput of a split of devices, without them",
     "doctor": "what this machine can run",
     "demo": "the whole road on a laptop: train, fit half, check the forecast, report",
 }

@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", help="start from this recipe (see `scalerl recipes`)")
     parser.add_argument("--run-dir", type=Path, help="where to write (default: runs/RECIPE-SEED)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --run-dir")
+    parser.add_argument(
+        "--starts", type=Path, help="folder of start models (default: starts, beside the run)"
+    )
     parser.add_argument("--plain", action="store_true", help="plain lines, no live display")
 
 
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         files = [path / "config.toml", *files]
     config = load_config(files, recipe=arguments.recipe, overrides=arguments.settings)
     path = path or Path("runs") / f"{config.recipe}-{config.seed}"
-    starts = path.parent / "starts"
+    starts = arguments.starts or path.parent / "starts"
     with watching(config, path, plain=arguments.plain) as listener:
         try:
             if arguments.resume:

@@ -1,0 +1,75 @@
+"""A race between variants: after each round, who may still have the best ceiling goes on.
+
+    P_v = P(A_v is the largest of all A | curves so far, spread between runs)
+    v stops when P_v < bound; the one with the largest P_v never stops
+
+The ceilings' posteriors are those of a comparison: pooled over seeds, with the spread between runs.
+A ceiling that cannot be told yet has a wide posterior, so its variant goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from scalerl.scaling.posterior import normal_scores
+from scalerl.scaling.replicates import RunSpread, recipe_ceiling, run_spread
+from scalerl.scaling.result import Fit
+from scalerl.scaling.sigmoid import Floats
+
+FEWEST = 8
+"""Evaluations of a curve without a gain from which its level says something about its ceiling."""
+
+Decision = tuple[float | None, bool]
+"""P(best ceiling), None where nothing can be told yet; and whether the variant goes on."""
+
+
+def decide(p_best: Mapping[str, float | None], bound: float) -> dict[str, Decision]:
+    """Who goes on: the leader, everyone above the bound, and everyone nothing is known of."""
+    known = {name: p for name, p in p_best.items() if p is not None}
+    leader = max(known, key=lambda name: known[name]) if known else None
+    return {name: (p, p is None or p >= bound or name == leader) for name, p in p_best.items()}
+
+
+def p_best(groups: Mapping[str, Sequence[Fit]]) -> dict[str, float | None]:
+    """P(best ceiling) of each variant from the fits of its runs; None without a posterior."""
+    spread = run_spread(list(groups.values()))
+    draws = {
+        name: ceiling(fits, spread, seed) for seed, (name, fits) in enumerate(groups.items(), 1)
+    }
+    known = {name: d for name, d in draws.items() if d is not None}
+    shares = dict(zip(known, best_shares(list(known.values())), strict=True))
+    return {name: shares.get(name) for name in draws}
+
+
+def best_shares(draws: Sequence[Floats]) -> list[float]:
+    """For each variant's draws [D] of its ceiling, in how many of them it is the largest."""
+    if not draws:
+        return []
+    winner = np.argmax(np.stack(draws), axis=0)
+    return [float(np.mean(winner == i)) for i in range(len(draws))]
+
+
+def ceiling(fits: Sequence[Fit], spread: RunSpread, seed: int) -> Floats | None:
+    """Draws [D] of a variant's ceiling; a variant that gains nothing stays where it is.
+
+    Runs without a gain count as much as the others: to leave a collapsed run out would flatter its
+    variant. Their ceiling is the mean of their last third.
+    """
+    usable = [f for f in fits if f.draws is not None]
+    flat = [f for f in fits if f.status == "no_gain" and f.n_points >= FEWEST]
+    if not usable and not flat:
+        return None
+    scores = normal_scores(len(spread.draws))
+    rng = np.random.default_rng(1000 + seed)
+    parts: list[tuple[int, Floats]] = []
+    rising = recipe_ceiling(usable, spread, seed)
+    if rising is not None:
+        parts.append((len(usable), rising))
+    for f in flat:
+        last = f.data.pass_rate[-max(3, f.n_points // 3) :]
+        level = float(last.mean()) + spread.draws * rng.permutation(scores)
+        parts.append((1, level))
+    runs = sum(n for n, _ in parts)
+    return np.clip(np.asarray(sum(n * draws for n, draws in parts) / runs), 0.0, 1.0)

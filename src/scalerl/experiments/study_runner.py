@@ -1,0 +1,380 @@
+"""Runs of a study as processes: `scalerl train` one by one or several at once, and their ends.
+
+    waiting ─▶ start or resume ─▶ running ─▶ exit 0: done
+                     ▲                    ├─▶ exit 1, 2: failed, with the reason it printed
+                     └── ended by a signal┘   (resumed, RETRIES times)
+
+A run holds the lock of its folder through an inherited descriptor for as long as it lives, so that
+a runner that was killed finds its orphans, ends them, and resumes their runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalerl.config import Config, dump_toml
+from scalerl.errors import RunError
+from scalerl.experiments.study_file import STARTS, Study, Variant
+from scalerl.experiments.study_state import RunRow, StudyState
+from scalerl.pipeline.records import Row
+
+RETRIES = 2
+"""Times in one sitting that a run ended by a signal is resumed."""
+POLL_S = 0.2
+END_S = 60.0
+"""A run that was asked to end gets so long before it is killed."""
+LOG = "run.log"
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """A run at work."""
+
+    row: RunRow
+    process: subprocess.Popen[bytes]
+    began: float
+    seconds_before: float
+    asked: bool = False
+    """Whether it was asked to end because it has generated its tokens."""
+
+
+class Runner:
+    """Brings every waiting run of a study to its wanted steps."""
+
+    def __init__(
+        self, study: Study, state: StudyState, say: Say, *, jobs: int, clock=time.monotonic
+    ) -> None:
+        self.study = study
+        self.state = state
+        self.say = say
+        self.jobs = jobs
+        self.clock = clock
+        self.stop_signal: int | None = None
+        self._children: list[Child] = []
+        self._deaths: dict[str, int] = {}
+        self._told = clock()
+
+    def run(self) -> None:
+        """Run until nothing waits, or until a signal asks to stop; then no child is left."""
+        try:
+            while self.stop_signal is None:
+                self._fill()
+                if not self._children:
+                    return
+                time.sleep(POLL_S)
+                self._look()
+        finally:
+            self._end_children()
+
+    def recover(self) -> None:
+        """After a runner was killed: its orphans end, and their runs wait to be resumed."""
+        for row in self.state.runs():
+            if row.state != "running":
+                continue
+            self._end_orphan(row)
+            steps, tokens = progress(self.state.folder / row.folder)
+            self.state.update(
+                row.variant, row.seed, state="waiting", pid=None,
+                steps_done=steps, tokens_generated=tokens,
+            )  # fmt: skip
+            self.say(f"{row.name}: was interrupted at step {steps}, and will be resumed")
+
+    # ── starting ────────────────────────────────────────────────────────────────────────────────
+    def _fill(self) -> None:
+        busy = {child.row.name for child in self._children}
+        for row in self.state.runs():
+            if len(self._children) >= self.jobs or self.stop_signal is not None:
+                return
+            if row.state != "waiting" or row.name in busy:
+                continue
+            variant = self.study.variant(row.variant)
+            if not self._start_model(variant.config):
+                return
+            self._start(row, variant)
+
+    def _start_model(self, config: Config) -> bool:
+        """Make the start model once for all runs that share it; False if a signal came.
+
+        Raises:
+            RunError: it could not be made.
+        """
+        if config.model.path:
+            return True
+        decides = [config.model.tiny.model_dump(), config.supervised.model_dump()]
+        decides.append(config.data.model_dump(exclude={"train_prompts"}))
+        key = f"start {json.dumps(decides, sort_keys=True)}"
+        made = self.state.fact(key)
+        starts = self.state.folder / STARTS
+        if made and (starts / made).is_dir():
+            return True
+        starts.mkdir(parents=True, exist_ok=True)
+        file = starts / "config.toml"
+        file.write_text(dump_toml(config), "utf-8")
+        self.say("making the start model that the runs share")
+        with (starts / "sft.log").open("ab") as log:
+            words = [sys.executable, "-m", "scalerl", "sft", str(file), "--out", str(starts)]
+            process = subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=log, env=environment(),
+                start_new_session=True,
+            )  # fmt: skip
+            out = self._await(process)
+        if self.stop_signal is not None:
+            return False
+        if process.returncode:
+            raise RunError(f"the start model could not be made: {last_words(starts / 'sft.log')}")
+        self.state.note(key, Path(out.strip().splitlines()[-1]).name)
+        return True
+
+    def _await(self, process: subprocess.Popen[bytes]) -> str:
+        out = b""
+        while True:
+            try:
+                out = process.communicate(timeout=POLL_S)[0]
+                return out.decode()
+            except subprocess.TimeoutExpired:
+                if self.stop_signal is not None:
+                    process.kill()
+
+    def _start(self, row: RunRow, variant: Variant) -> None:
+        folder = self.state.folder / row.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = folder.parent / "variant.toml"
+        settings.write_text(dump_toml(variant.config), "utf-8")
+        words = [
+            *(sys.executable, "-m", "scalerl", "train", str(settings), "--plain"),
+            *("--run-dir", str(folder), "--starts", str(self.state.folder / STARTS)),
+            *("--seed", str(row.seed), "--steps", str(row.steps_wanted)),
+        ]
+        if (folder / "config.toml").is_file():
+            words.append("--resume")
+        lock = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _locked(lock):
+                raise RunError(f"{folder}: another process is at work on this run; end it first")
+            with (folder / LOG).open("ab") as log:
+                process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(),
+                    start_new_session=True, pass_fds=(lock,),
+                )  # fmt: skip
+        finally:
+            os.close(lock)
+        self.state.update(
+            row.variant, row.seed, state="running", reason="", pid=process.pid,
+            attempts=row.attempts + 1,
+        )  # fmt: skip
+        self._children.append(
+            Child(row=row, process=process, began=self.clock(), seconds_before=row.seconds)
+        )
+        again = " (resumed)" if "--resume" in words else ""
+        self.say(f"{row.name}: started{again}, to step {row.steps_wanted}")
+
+    # ── watching ────────────────────────────────────────────────────────────────────────────────
+    def _look(self) -> None:
+        for child in list(self._children):
+            ended = child.process.poll() is not None
+            self._record(child)
+            if ended:
+                self._children.remove(child)
+                self._judge(child)
+        if self.clock() - self._told > 30:
+            self._told = self.clock()
+            self.say(overview(self.state.runs(), self.jobs))
+
+    def _record(self, child: Child) -> None:
+        row = child.row
+        steps, tokens = progress(self.state.folder / row.folder)
+        self.state.update(
+            row.variant, row.seed, steps_done=steps, tokens_generated=tokens,
+            seconds=child.seconds_before + self.clock() - child.began,
+        )  # fmt: skip
+        limit = self.study.plan.budget.tokens
+        if limit and tokens >= limit and not child.asked and child.process.poll() is None:
+            child.asked = True
+            child.process.send_signal(signal.SIGTERM)
+
+    def _judge(self, child: Child) -> None:
+        """What a process's end means for its run."""
+        row, code = child.row, child.process.returncode
+        folder = self.state.folder / row.folder
+        steps, tokens = progress(folder)
+        by_signal = code < 0 or code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+        limit = self.study.plan.budget.tokens
+        if code == 0 or (child.asked and tokens >= limit):
+            reason = ""
+            if child.asked and steps < row.steps_wanted:
+                reason = f"ended at step {steps}: {limit:,} tokens generated (budget.tokens)"
+            elif steps < row.steps_wanted:
+                reason = f"ended at step {steps}: every prompt is retired"
+            self.state.update(row.variant, row.seed, state="done", reason=reason, pid=None)
+            self.say(self._finished(row, reason))
+            return
+        deaths = self._deaths[row.name] = self._deaths.get(row.name, 0) + by_signal
+        if by_signal and (self.stop_signal is not None or deaths <= RETRIES):
+            self.state.update(row.variant, row.seed, state="waiting", pid=None)
+            if self.stop_signal is None:
+                self.say(f"{row.name}: ended by {_signal_name(code)} at step {steps}, resuming")
+            return
+        reason = last_words(folder / LOG)
+        if by_signal:
+            reason = f"ended by {_signal_name(code)} {deaths} times, last at step {steps}"
+        self.state.update(row.variant, row.seed, state="failed", reason=reason, pid=None)
+        self.say(f"{row.name}: FAILED: {reason}")
+
+    def _finished(self, row: RunRow, reason: str) -> str:
+        rows = self.state.runs()
+        seconds = next(r.seconds for r in rows if r.name == row.name)
+        over = sum(r.state in ("done", "failed", "stopped") for r in rows)
+        gain = " → ".join(f"{rate:.3f}" for rate in ends(self.state.folder / row.folder))
+        tail = f"; {reason}" if reason else ""
+        left = time_left(rows, self.jobs)
+        return f"[{over}/{len(rows)}] {row.name}: done, held-out {gain}, {seconds:.0f} s{tail}" + (
+            f"; about {words_of_time(left)} left" if left else ""
+        )
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────────
+    def _end_children(self) -> None:
+        """Ask every run to checkpoint and end; kill what does not."""
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.send_signal(signal.SIGTERM)
+        for child in self._children:
+            try:
+                child.process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+            self._record(child)
+            self.stop_signal = self.stop_signal or signal.SIGTERM
+            self._judge(child)
+        self._children.clear()
+
+    def _end_orphan(self, row: RunRow) -> None:
+        """End the process that still holds the run's lock, if there is one."""
+        file = _lock_file(self.state.folder / row.folder)
+        if not file.exists():
+            return
+        lock = os.open(file, os.O_RDWR)
+        deadline = self.clock() + END_S
+        number = signal.SIGTERM
+        try:
+            while not _locked(lock):
+                if row.pid is not None and number is not None:
+                    _send(row.pid, number)
+                    number = None
+                time.sleep(POLL_S)
+                if self.clock() > deadline:
+                    number, deadline = signal.SIGKILL, self.clock() + END_S
+        finally:
+            os.close(lock)
+
+
+def progress(folder: Path) -> tuple[int, int]:
+    """Step and tokens generated of the newest line of a run's step log; a torn line is passed over.
+
+    Reads the end of the file only: the runner asks often."""
+    row = newest_row(folder / "steps.jsonl")
+    return (row["step"], row["tokens_generated"]) if row else (0, 0)
+
+
+def newest_row(file: Path) -> Row | None:
+    try:
+        with file.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - 65536))
+            lines = log.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        try:
+            return json.loads(line)
+        except json.JSONDecodeError:  # being written, or torn by a kill
+            continue
+    return None
+
+
+def ends(folder: Path) -> list[float]:
+    """First and last held-out pass rate of a run."""
+    file = folder / "curve.jsonl"
+    last = newest_row(file)
+    if last is None:
+        return []
+    with file.open("rb") as log:
+        first = json.loads(log.readline())
+    return [first["pass_rate"], last["pass_rate"]]
+
+
+def last_words(log: Path) -> str:
+    """The message a command ended with: its `scalerl: …` lines, else the last line."""
+    lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
+    said = [i for i, line in enumerate(lines) if line.startswith("scalerl: ")]
+    if said and said[-1] >= len(lines) - 12:
+        return " ".join(line.strip() for line in lines[said[-1] :]).removeprefix("scalerl: ")
+    return lines[-1].strip() if lines else "it said nothing"
+
+
+def environment() -> dict[str, str]:
+    """One thread a run: several run side by side."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def time_left(rows: list[RunRow], jobs: int) -> float | None:
+    """Seconds to the end, from what a completion has cost so far; None before anything is known."""
+    done = sum(r.steps_done * r.completions_a_step for r in rows)
+    seconds = sum(r.seconds for r in rows)
+    left = [r.left for r in rows if r.left > 0]
+    if not done or not left:
+        return None
+    each = seconds / done
+    return each * max(sum(left) / min(jobs, len(left)), max(left))
+
+
+def overview(rows: list[RunRow], jobs: int) -> str:
+    """One line on the whole study."""
+    wanted = sum(r.steps_wanted * r.completions_a_step for r in rows)
+    left = sum(r.left for r in rows)
+    counts = {s: sum(r.state == s for r in rows) for s in ("done", "running", "waiting", "failed")}
+    counts["stopped"] = sum(r.state == "stopped" for r in rows)
+    words = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
+    seconds = time_left(rows, jobs)
+    tail = f", about {words_of_time(seconds)} left" if seconds else ""
+    return f"{1 - left / max(1, wanted):4.0%} of {len(rows)} runs: {words}{tail}"
+
+
+def words_of_time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended in between
+        os.kill(pid, number)
+
+
+def _signal_name(code: int) -> str:
+    return signal.Signals(-code if code < 0 else code - 128).name
