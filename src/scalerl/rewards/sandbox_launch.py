@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Any, Literal
 Kind = Literal["bubblewrap", "landlock", "none"]
 
 _UNPRIVILEGED = 2_000_000_000  # user ids from here on own nothing on any machine
+_NEW_TASKS = 512  # threads the user may start beside, later, without harm to a program's own
 _INSIDE = ("sandbox_seccomp", "sandbox_kernel", "sandbox_program", "sandbox_server")
 
 # The worker's modules come through its socket, so no file of this package is needed inside.
@@ -43,7 +45,7 @@ def launch(kind: Kind, channel: socket.socket) -> subprocess.Popen[bytes]:
         command = [*_bubblewrap(), *flags]
         environment = None
     else:
-        command = [_interpreter(), *flags]
+        command = [interpreter(), *flags]
         environment = {**_ENVIRONMENT, "HOME": "/", "PATH": ""}
     return subprocess.Popen(
         command,
@@ -65,13 +67,25 @@ def first_message(kind: Kind) -> bytes:
         "kind": kind,
         "uid": _UNPRIVILEGED + os.getpid() if root else 0,
         "mount_proc": root and kind == "bubblewrap",
+        "other_tasks": 0 if root or kind == "bubblewrap" else _tasks_of_user() + _NEW_TASKS,
         "keep_reading": kind != "bubblewrap",
         "readable": _readable(),
     }
     return json.dumps({"modules": modules, "setup": setup}).encode()
 
 
-def _interpreter() -> str:
+def _tasks_of_user() -> int:
+    """Threads of this user now: without a namespace the kernel counts a program's among them."""
+    count = 0
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                if folder.stat().st_uid == os.geteuid():
+                    count += len(os.listdir(folder / "task"))
+    return count
+
+
+def interpreter() -> str:
     """The interpreter itself, not a link in a virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
@@ -125,8 +139,8 @@ def _bubblewrap() -> list[str]:
         words += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
     words += ["--symlink", "/proc/self/fd", "/dev/fd"]
     words += _bound_library()
-    python = f"/python/bin/{Path(_interpreter()).name}"
-    words += ["--ro-bind", _interpreter(), python]
+    python = f"/python/bin/{Path(interpreter()).name}"
+    words += ["--ro-bind", interpreter(), python]
     words += ["--remount-ro", "/", "--chdir", "/"]
     return [*words, python]
 

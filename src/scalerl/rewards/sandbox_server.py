@@ -221,7 +221,9 @@ def _enter(
     _open_streams()
     if setup["kind"] == "landlock":
         kernel.landlock(setup["readable"])
-    kernel.set_rlimits(**{name: request[name] for name in RLIMITS})
+    limits = {name: request[name] for name in RLIMITS}
+    limits["tasks"] += setup["other_tasks"]
+    kernel.set_rlimits(**limits)
     if setup["kind"] != "none":
         kernel.seccomp(_filter(setup, request["processes"]))
     os.close(tell)
