@@ -2,8 +2,8 @@
 
 Each way runs in a process of its own; extra memory is the peak resident size after the backward
 minus the resident size before the forward, operands in place. Both need the gradients of hidden
-states and weight, which are counted. Blocks above 1 MiB are mapped one by one, so that what is freed
-leaves the resident size; what glibc's own habit keeps beside it is `retained`.
+states and weight, which are counted. Blocks above 1 MiB are mapped one by one, so that what is
+freed leaves the resident size; `retained` is measured with glibc's own habit instead.
 
     python benchmarks/head_memory.py            prints one JSON object
 """
