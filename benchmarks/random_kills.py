@@ -1,6 +1,6 @@
 """Kill a training run at random moments, resume it each time, and count what was lost: nothing.
 
-    python benchmarks/random_kills.py [--kills 200] [--seed 0] [--write FILE.json]
+    python benchmarks/random_kills.py [--kills 200] [--minutes M] [--seed 0] [--write FILE.json]
 
 SIGKILL goes to trainer and generators in turn, most of the time while steps are being taken and
 sometimes while processes start. After a killed trainer nobody may be left, and the run is resumed;
@@ -110,14 +110,17 @@ def size_of(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def kill_all(folder: Path, kills: int, rng: random.Random) -> dict[str, Any]:
+def kill_all(folder: Path, kills: int, minutes: float, rng: random.Random) -> dict[str, Any]:
     log = folder / "run/steps.jsonl"
     alive_after: list[float] = []
     back_after: list[float] = []
     count = {"trainer": 0, "generator": 0, "while starting": 0}
     trainer = launch(folder, resume=False)
     await_true(lambda: size_of(log) > 0, 300, "the first step")
+    began = time.monotonic()
     for number in range(kills):
+        if time.monotonic() - began > 60 * minutes:
+            break
         target = ("trainer", "generator")[number % 2]
         generators = generators_of(trainer)
         time.sleep(rng.uniform(0.0, 1.0))
@@ -133,9 +136,9 @@ def kill_all(folder: Path, kills: int, rng: random.Random) -> dict[str, Any]:
             trainer = launch(folder, resume=True)
         count[target] += 1
         size = size_of(log)
-        if rng.random() < 0.15:  # the next one comes while processes start
+        if rng.random() < 0.4:  # the next one comes while processes start
             count["while starting"] += 1
-            time.sleep(rng.uniform(0.0, 2.0))
+            time.sleep(rng.uniform(0.0, 3.0))
             continue
         back_after.append(await_true(lambda size=size: size_of(log) > size, 300, "the next step"))
         print(f"\r{number + 1} of {kills} kills", end="", file=sys.stderr, flush=True)
@@ -197,6 +200,7 @@ def judge(run: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
@@ -206,7 +210,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "settings.toml").write_text(SETTINGS)
-        figures = kill_all(folder, arguments.kills, random.Random(arguments.seed))
+        figures = kill_all(
+            folder, arguments.kills, arguments.minutes, random.Random(arguments.seed)
+        )
         figures |= judge(folder / "run")
     figures["shared_memory_left"] = len(set(os.listdir("/dev/shm")) - memory)
     print(json.dumps(figures, indent=2))
