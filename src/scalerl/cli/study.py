@@ -20,7 +20,7 @@ HELP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", type=Path, metavar="STUDY.toml")
     parser.add_argument("--dir", type=Path, help="the study's folder (default: studies/NAME)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: the file's)")
     parser.add_argument(
         "--until", choices=("run", "fit", "extend", "check"), default="check", help="last stage"
     )
@@ -40,9 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     from scalerl.experiments.result import table
     from scalerl.experiments.study_file import load_study
 
+    study = load_study(arguments.study)
+    arguments.jobs = study.plan.jobs if arguments.jobs is None else arguments.jobs
     if arguments.jobs < 1:
         raise InputError(f"--jobs {arguments.jobs}: at least one run at a time")
-    study = load_study(arguments.study)
     folder = arguments.dir or Path("studies") / study.name
     if arguments.dry_run:
         print(studies.plan_of(study))

@@ -27,8 +27,7 @@ class Forecast:
     """One run's forecast and how it met the evaluations that came later."""
 
     variant: str
-    run: int
-    """Position among the variant's runs."""
+    run: str
     status: str
     """Of the fit that forecast."""
     fitted_to: float
@@ -48,7 +47,7 @@ class Forecast:
 
 def freeze(folder: Path, curves: Mapping[str, Sequence[Curve]]) -> None:
     """Write down the fits that forecast; the file appears whole."""
-    fits = {name: [fit(c).to_dict() for c in runs] for name, runs in curves.items()}
+    fits = {name: {c.name: fit(c).to_dict() for c in runs} for name, runs in curves.items()}
     aside = folder / f"{FILE}.part"
     aside.write_text(json.dumps(fits, allow_nan=False) + "\n", "utf-8")
     os.replace(aside, folder / FILE)
@@ -58,22 +57,26 @@ def check(
     folder: Path, curves: Mapping[str, Sequence[Curve]], *, fit_share: float
 ) -> list[Forecast]:
     """Every forecast that later evaluations can check: frozen ones where there are any."""
-    frozen: dict[str, list[dict[str, Any]]] = {}
-    if (folder / FILE).is_file():
-        frozen = json.loads((folder / FILE).read_text("utf-8"))
-    out: list[Forecast] = []
-    for name, runs in curves.items():
-        for i, curve in enumerate(runs):
-            fitted: Fit | None
-            if frozen:
-                saved = frozen.get(name, [])
-                fitted = Fit.from_dict(saved[i]) if i < len(saved) else None
-            else:
-                fitted = _first_part(curve, fit_share)
-            one = _checked(name, i, fitted, curve)
-            if one is not None:
-                out.append(one)
-    return out
+    if not (folder / FILE).is_file():
+        return check_first_part(curves, fit_share=fit_share)
+    frozen: dict[str, dict[str, dict[str, Any]]] = json.loads((folder / FILE).read_text("utf-8"))
+    found = [
+        _checked(name, Fit.from_dict(frozen[name][curve.name]), curve)
+        for name, runs in curves.items()
+        for curve in runs
+        if curve.name in frozen.get(name, {})
+    ]
+    return [one for one in found if one is not None]
+
+
+def check_first_part(curves: Mapping[str, Sequence[Curve]], *, fit_share: float) -> list[Forecast]:
+    """Forecasts from the first share of each run's compute, checked on the rest."""
+    found = [
+        _checked(name, _first_part(curve, fit_share), curve)
+        for name, runs in curves.items()
+        for curve in runs
+    ]
+    return [one for one in found if one is not None]
 
 
 def _first_part(curve: Curve, share: float) -> Fit | None:
@@ -83,14 +86,14 @@ def _first_part(curve: Curve, share: float) -> Fit | None:
         return None
 
 
-def _checked(name: str, run: int, fitted: Fit | None, curve: Curve) -> Forecast | None:
+def _checked(name: str, fitted: Fit | None, curve: Curve) -> Forecast | None:
     if fitted is None or fitted.draws is None or curve.compute[-1] <= fitted.window[1]:
         return None
     found = check_forecast(fitted, curve)
     last = fitted.predict(curve.compute[-1:])
     return Forecast(
         variant=name,
-        run=run,
+        run=curve.name,
         status=fitted.status,
         fitted_to=fitted.window[1],
         n_later=found.n_later,

@@ -72,4 +72,4 @@ def ceiling(fits: Sequence[Fit], spread: RunSpread, seed: int) -> Floats | None:
         level = float(last.mean()) + spread.draws * rng.permutation(scores)
         parts.append((1, level))
     runs = sum(n for n, _ in parts)
-    return np.clip(np.asarray(sum(n * draws for n, draws in parts) / runs), 0.0, 1.0)
+    return np.asarray(sum(n * draws for n, draws in parts) / runs)

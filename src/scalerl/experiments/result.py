@@ -183,7 +183,7 @@ def _variant(
     collapsed = sum(collapsed_at(c) is not None for c in curves)
     told = any(f.A.estimate is not None for f in fits)
     own = pooled(fits, spread, target, seed)
-    A = _quantiles(ceiling(fits, spread, seed))
+    A = _quantiles(ceiling(fits, spread, seed), limit=1.0)
     delta, p_better, ratio = _against_base(pair, name)
     verdict, words = _verdict(pair, name, base, p_better, ratio, collapsed, len(fits), fits)
     starts = [c.r0_observed for c in curves if c.r0_observed is not None]
@@ -258,16 +258,18 @@ def collapsed_at(curve: Curve) -> float | None:
     return red[0].step if red[0].step is not None else red[0].compute
 
 
-def _quantiles(draws: Floats | None) -> Interval:
+def _quantiles(draws: Floats | None, *, limit: float = np.inf) -> Interval:
+    """Median with 5 and 95 %, at most `limit` and at least 0."""
     if draws is None:
         return NOTHING
     low, mid, high = (float(q) for q in np.quantile(draws, (0.05, 0.5, 0.95), method="nearest"))
+    low, mid, high = (min(max(q, 0.0), limit) for q in (low, mid, high))
     return Interval(_known(mid), _known(low), _known(high))
 
 
 def _known(value: float | None) -> float | None:
     """None for what is beyond any compute: a target that is never reached."""
-    return value if value is not None and 1e-200 < abs(value) < 1e200 else None
+    return value if value is not None and value < 1e200 else None
 
 
 def _against_base(pair: Pair | None, name: str) -> tuple[Interval, float | None, Interval]:

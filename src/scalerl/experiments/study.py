@@ -23,7 +23,7 @@ from scalerl.errors import InputError
 from scalerl.experiments import forecasts, race
 from scalerl.experiments.result import StudyResult, read_run_curve, study_result
 from scalerl.experiments.study_file import Study, Variant, changed_keys
-from scalerl.experiments.study_runner import Runner, Say, overview
+from scalerl.experiments.study_runner import SCALERL, Runner, Say, overview
 from scalerl.experiments.study_state import FILE, RunRow, StudyState, at_work
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.fit import fit
@@ -50,12 +50,15 @@ def conduct(
     jobs: int = 1,
     until: str = "check",
     retry_failed: bool = False,
+    command: Sequence[str] = SCALERL,
     on_runner: Callable[[Runner], None] = lambda runner: None,
 ) -> StudyResult | None:
     """Bring a study to a stage; returns its result, None before the stage that makes one.
 
     Args:
         jobs: runs at once.
+        retry_failed: runs that failed before are resumed, too.
+        command: what `train` and `sft` are given to.
         on_runner: gets the runner before it starts, to be able to stop it.
 
     Raises:
@@ -67,7 +70,7 @@ def conduct(
         state = StudyState(folder)
         try:
             register(study, state, retry_failed=retry_failed)
-            runner = Runner(study, state, say, jobs=jobs)
+            runner = Runner(study, state, say, jobs=jobs, command=command)
             on_runner(runner)
             runner.recover()
             wanted = STAGES[: STAGES.index(until) + 1]

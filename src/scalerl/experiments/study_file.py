@@ -110,6 +110,7 @@ class StudyFile(Section):
         default="flops",
         description="x-axis of every fit; FLOPs do not depend on what else the machine does",
     )
+    jobs: PositiveInt = Field(default=1, description="runs at once; --jobs has the last word")
     base: Base = Base()
     budget: Budget
     evaluation: Plan = Plan()

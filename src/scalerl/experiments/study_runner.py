@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ POLL_S = 0.2
 END_S = 60.0
 """A run that was asked to end gets so long before it is killed."""
 LOG = "run.log"
+SCALERL = (sys.executable, "-m", "scalerl")
 
 Say = Callable[[str], None]
 
@@ -54,12 +55,20 @@ class Runner:
     """Brings every waiting run of a study to its wanted steps."""
 
     def __init__(
-        self, study: Study, state: StudyState, say: Say, *, jobs: int, clock=time.monotonic
+        self,
+        study: Study,
+        state: StudyState,
+        say: Say,
+        *,
+        jobs: int,
+        command: Sequence[str] = SCALERL,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.study = study
         self.state = state
         self.say = say
         self.jobs = jobs
+        self.command = tuple(command)
         self.clock = clock
         self.stop_signal: int | None = None
         self._children: list[Child] = []
@@ -124,7 +133,7 @@ class Runner:
         file.write_text(dump_toml(config), "utf-8")
         self.say("making the start model that the runs share")
         with (starts / "sft.log").open("ab") as log:
-            words = [sys.executable, "-m", "scalerl", "sft", str(file), "--out", str(starts)]
+            words = [*self.command, "sft", str(file), "--out", str(starts)]
             process = subprocess.Popen(
                 words, stdout=subprocess.PIPE, stderr=log, env=environment(),
                 start_new_session=True,
@@ -153,7 +162,7 @@ class Runner:
         settings = folder.parent / "variant.toml"
         settings.write_text(dump_toml(variant.config), "utf-8")
         words = [
-            *(sys.executable, "-m", "scalerl", "train", str(settings), "--plain"),
+            *(*self.command, "train", str(settings), "--plain"),
             *("--run-dir", str(folder), "--starts", str(self.state.folder / STARTS)),
             *("--seed", str(row.seed), "--steps", str(row.steps_wanted)),
         ]
