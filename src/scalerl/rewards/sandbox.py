@@ -125,7 +125,7 @@ class Sandbox:
         self._channel = ours
         ours.settimeout(_START_S)
         try:
-            ours.send(first_message(self.kind))
+            ours.send(first_message(self.kind, self.limits.file_bytes))
             ready = ours.recv(16)
         except OSError as error:
             raise self._broken(f"no worker: {error}") from error

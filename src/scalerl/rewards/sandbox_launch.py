@@ -58,13 +58,14 @@ def launch(kind: Kind, channel: socket.socket) -> subprocess.Popen[bytes]:
     )
 
 
-def first_message(kind: Kind) -> bytes:
+def first_message(kind: Kind, file_bytes: int) -> bytes:
     """Modules and set-up, for `launch`'s worker to read."""
     package = resources.files("scalerl.rewards")
     modules = {name: (package / f"{name}.py").read_text(encoding="utf-8") for name in _INSIDE}
     root = os.geteuid() == 0
     setup: dict[str, Any] = {
         "kind": kind,
+        "file_bytes": file_bytes,
         "uid": _UNPRIVILEGED + os.getpid() if root else 0,
         "mount_proc": root and kind == "bubblewrap",
         "other_tasks": 0 if root or kind == "bubblewrap" else _tasks_of_user() + _NEW_TASKS,

@@ -1,11 +1,12 @@
 """The warm worker: waits inside the sandbox and forks a process, closed in further, per program.
 
-    Sandbox ──request, descriptors→ server ─fork→ keeper ─fork→ program (first of its namespace)
-            ←──────reply────────────                       kinds without namespaces: no keeper
+    Sandbox ──request, descriptors→ server ──the same→ program (first of its process namespace)
+            ←──────reply────────────  └─fork→ keeper ─fork┘     kinds without one: no keeper
 
-The server never reads a program, its input or its output: they go through descriptors that it only
-hands on, so nothing of one program is left for the next. It ends what it started at the program's
-end, at the deadline, at the word of `Sandbox`, and when `Sandbox` is gone.
+The process of the next program is made ready while nobody waits for it. The server never reads a
+program, its input or its output: they go through descriptors that it only hands on, so nothing of
+one program is left for the next. It ends what it started at the program's end, at the deadline, at
+the word of `Sandbox`, and when `Sandbox` is gone.
 
 Runs inside the sandbox, where nothing but the standard library is there.
 """
@@ -23,7 +24,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from scalerl.rewards import sandbox_kernel as kernel
 from scalerl.rewards import sandbox_program as program
@@ -34,52 +35,72 @@ _RECORD = 256  # bytes of a report; a pipe passes so few whole
 RLIMITS = ("memory_bytes", "cpu_s", "file_bytes", "open_files", "tasks")
 
 
+class Spare(NamedTuple):
+    """A process made ready for the next program."""
+
+    pid: int  # of the keeper, where there is one
+    channel: socket.socket  # takes the request and its descriptors
+    reports: int  # pipe of what went wrong or, from a keeper, of the program's pid and end
+
+
 def serve(channel: socket.socket, setup: dict[str, Any]) -> None:
     """Take requests until the other side is gone."""
-    kind = setup["kind"]
     os.umask(0o077)
-    if kind != "bubblewrap":
-        os.setsid()
-        kernel.die_with_parent()
-        kernel.adopt_orphans()
-        os.chdir("/")
     if setup["mount_proc"]:
         kernel.mount_proc()
     if setup["uid"]:
         kernel.become(setup["uid"], keep_reading=setup["keep_reading"])
+    if setup["kind"] != "bubblewrap":
+        os.setsid()
+        kernel.die_with_parent()  # after the change of user, which would undo it
+        kernel.adopt_orphans()
+        os.chdir("/")
     names = program.prelude()
     for processes in (False, True):
         _filter(setup, processes)  # made here, every program finds it ready
     gc.collect()
     gc.freeze()
+    spare = _prepare(channel, setup, names)
     channel.send(b"ready")
-    while True:
+    alone = False
+    while not alone:
         message, handles, _, _ = socket.recv_fds(channel, 1 << 16, 8)
-        if not message:
-            return
         if message == b"kill":  # came after the program had ended
             continue
-        request = json.loads(message)
-        reports, tell = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reports)
-            channel.close()
-            _child(setup, request, handles, tell, names)
-        for handle in (*handles, tell):
+        if message:
+            with contextlib.suppress(OSError):  # it has ended: its reports say why
+                socket.send_fds(spare.channel, [message], handles)
+        spare.channel.close()  # without a request, it ends
+        for handle in handles:
             os.close(handle)
-        reply, alone = _watch(channel, child, reports, kind, request["deadline_s"])
+        deadline_s = json.loads(message)["deadline_s"] if message else 0.0
+        reply, alone = _watch(channel, spare, setup["kind"], deadline_s)
+        os.close(spare.reports)
+        if not alone:
+            channel.send(json.dumps(reply).encode())
+            spare = _prepare(channel, setup, names)
+
+
+def _prepare(channel: socket.socket, setup: dict[str, Any], names: dict[str, Any]) -> Spare:
+    reports, tell = os.pipe()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
         os.close(reports)
-        if alone:
-            return
-        channel.send(json.dumps(reply).encode())
+        channel.close()
+        ours.close()
+        _child(setup, theirs, tell, names)
+    os.close(tell)
+    theirs.close()
+    return Spare(pid=pid, channel=ours, reports=reports)
 
 
 def _watch(
-    channel: socket.socket, child: int, reports: int, kind: str, deadline_s: float
+    channel: socket.socket, spare: Spare, kind: str, deadline_s: float
 ) -> tuple[dict[str, Any], bool]:
     """Wait for the child's end, or bring it about; (reply, whether the other side is gone)."""
     end_at = time.monotonic() + deadline_s
+    child, reports = spare.pid, spare.reports
     handle = os.pidfd_open(child)
     poll = select.poll()
     poll.register(handle, select.POLLIN)
@@ -151,23 +172,16 @@ def _end_orphans() -> None:
 
 
 def _child(
-    setup: dict[str, Any],
-    request: dict[str, Any],
-    handles: list[int],
-    tell: int,
-    names: dict[str, Any],
+    setup: dict[str, Any], requests: socket.socket, tell: int, names: dict[str, Any]
 ) -> NoReturn:
-    """Be the program, or with namespaces its keeper. Failures before it starts are reported."""
+    """Be the next program, or with namespaces its keeper. What fails before is reported."""
     try:
-        if setup["kind"] == "bubblewrap":
-            kernel.new_namespaces()
-            pid = os.fork()
-            if pid:
-                _keep(pid, tell)
-            kernel.mount_private(request["file_bytes"])
-            kernel.drop_capabilities()
-        elif setup["kind"] == "none":
-            os.setsid()
+        _isolate(setup, tell)
+        message, handles, _, _ = socket.recv_fds(requests, 1 << 16, 8)
+        if not message:
+            os._exit(0)
+        requests.close()
+        request = json.loads(message)
         job = _enter(setup, request, handles, tell)
     except BaseException as error:  # noqa: BLE001  whatever it was, no program may start
         _report(tell, FAILED, repr(error))
@@ -176,6 +190,52 @@ def _child(
     if job["calls"] is None:
         program.run_script(job["source"], result_fd, nonce)
     program.run_calls(job["source"], job["function"], job["calls"], names, result_fd, nonce)
+
+
+def _isolate(setup: dict[str, Any], tell: int) -> None:
+    """All that can be closed before the request is known."""
+    if setup["kind"] == "bubblewrap":
+        kernel.new_namespaces()
+        if pid := os.fork():
+            _keep(pid, tell)
+        kernel.mount_private(setup["file_bytes"])
+        kernel.drop_capabilities()
+        return
+    kernel.die_with_parent()
+    if setup["kind"] == "landlock":
+        kernel.landlock(setup["readable"])
+    else:
+        os.setsid()
+
+
+def _keep(pid: int, tell: int) -> NoReturn:
+    """Wait for the first process of the namespace; with its end everything in it has ended."""
+    _report(tell, PROGRAM, str(pid))
+    _, status = os.waitpid(pid, 0)
+    _report(tell, STATUS, str(status))
+    os._exit(0)
+
+
+def _enter(
+    setup: dict[str, Any], request: dict[str, Any], handles: list[int], tell: int
+) -> dict[str, Any]:
+    """Put the descriptors in place, read the job, close the last doors; the job."""
+    with open(handles[0], "rb", closefd=False) as file:
+        job = json.loads(file.read())
+    result_fd = request["open_files"] - 1
+    spare = [fcntl.fcntl(h, fcntl.F_DUPFD_CLOEXEC, result_fd + 2) for h in (*handles[1:], tell)]
+    for number, handle in zip((0, 1, 2, result_fd, result_fd + 1), spare, strict=True):
+        os.dup2(handle, number, inheritable=number < 3)
+    os.closerange(3, result_fd)
+    os.closerange(result_fd + 2, max(spare) + 1)
+    _open_streams()
+    limits = {name: request[name] for name in RLIMITS}
+    limits["tasks"] += setup["other_tasks"]
+    kernel.set_rlimits(**limits)
+    if setup["kind"] != "none":
+        kernel.seccomp(_filter(setup, request["processes"]))
+    os.close(result_fd + 1)
+    return job
 
 
 def _open_streams() -> None:
@@ -195,36 +255,3 @@ def _filter(setup: dict[str, Any], processes: bool) -> bytes:
         processes=processes,
         writing=setup["kind"] == "bubblewrap",
     )
-
-
-def _keep(pid: int, tell: int) -> NoReturn:
-    """Wait for the first process of the namespace; with its end everything in it has ended."""
-    _report(tell, PROGRAM, str(pid))
-    _, status = os.waitpid(pid, 0)
-    _report(tell, STATUS, str(status))
-    os._exit(0)
-
-
-def _enter(
-    setup: dict[str, Any], request: dict[str, Any], handles: list[int], tell: int
-) -> dict[str, Any]:
-    """Put the descriptors in place, read the job, close all doors; the job."""
-    with open(handles[0], "rb", closefd=False) as file:
-        job = json.loads(file.read())
-    result_fd = request["open_files"] - 1
-    spare = [fcntl.fcntl(h, fcntl.F_DUPFD_CLOEXEC, result_fd + 2) for h in (*handles[1:], tell)]
-    for number, handle in zip((0, 1, 2, result_fd, result_fd + 1), spare, strict=True):
-        os.dup2(handle, number, inheritable=number < 3)
-    tell = result_fd + 1
-    os.closerange(3, result_fd)
-    os.closerange(tell + 1, max(spare) + 1)
-    _open_streams()
-    if setup["kind"] == "landlock":
-        kernel.landlock(setup["readable"])
-    limits = {name: request[name] for name in RLIMITS}
-    limits["tasks"] += setup["other_tasks"]
-    kernel.set_rlimits(**limits)
-    if setup["kind"] != "none":
-        kernel.seccomp(_filter(setup, request["processes"]))
-    os.close(tell)
-    return job
