@@ -183,6 +183,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(fitted, curve, said, pooled)
         return 0
+    if cut is None and fitted.A.estimate is None:
+        said = None  # no early cut makes a ceiling appear
     for note in [*curve.notes, *([said] if said else [])]:
         print(f"note: {note}", file=sys.stderr)
     print(fitted.summary())

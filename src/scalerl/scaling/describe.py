@@ -13,7 +13,7 @@ from scalerl.scaling.window import WindowRow
 VERDICTS = {
     "identified": "identified: the ceiling can be read off this curve",
     "weak": "weak: a ceiling, but less certain than the numbers suggest",
-    "not_identified": "not identified: the ceiling can only be bounded",
+    "not_identified": "not identified: these data do not tell the ceiling",
     "unstable": "unstable: earlier parts of the curve forecast a different end",
     "no_gain": "no gain: there is no rise to fit",
 }
@@ -51,8 +51,9 @@ def summary(fit: Fit) -> str:
     low, high = amount(fit.window[0]), amount(fit.window[1])
     how = {"step0": "from step 0", "free": "free", "value": "held"}[fit.r0_mode]
     head = [
-        f"{fit.name}: {VERDICTS[fit.status]}",
-        f"{fit.n_points} evaluations, {low} to {high} {fit.unit}; R0 {how}; method {fit.method}",
+        f"{fit.name}: {VERDICTS[fit.status] if fit.settings.fix_ceiling is None else _held(fit)}",
+        f"{fit.n_points} {'evaluation' if fit.n_points == 1 else 'evaluations'}, {low} to {high} "
+        f"{fit.unit}; R0 {how}; method {fit.method}",
         "",
         f"{'':<8}{'estimate':>10}   5 to 95 %",
     ]
@@ -69,6 +70,10 @@ def summary(fit: Fit) -> str:
     lines = [*head, *rows, *_bound(fit), *_forecasts(fit), *_targets(fit), ""]
     lines += [f"  - {reason}" for reason in fit.reasons]
     return "\n".join(lines)
+
+
+def _held(fit: Fit) -> str:
+    return f"{fit.status.replace('_', ' ')}, with the ceiling held at {fit.settings.fix_ceiling:g}"
 
 
 def _row(name: str, estimate: str, interval: str) -> str:

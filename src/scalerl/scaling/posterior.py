@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scalerl.scaling.least_squares import Problem, solve
+from scalerl.scaling.least_squares import PointFits, Problem, solve
 from scalerl.scaling.sigmoid import Floats
 from scalerl.scaling.special import expit, gammaincinv, log_ndtr, ndtr, ndtri
 
@@ -33,8 +33,8 @@ LOG_B_PRIOR = (float(np.log(2.0)), 0.8)
 """Weak prior on log B: mean and SD. The 40 published B lie in 1.09 to 5.17, median 1.9."""
 LOG_B_LIMITS = (float(np.log(0.2)), float(np.log(15.0)))
 LOG_C_MID_MARGIN = float(np.log(50.0))
-FREE_R0_WEIGHT = 1e-4
-"""A free R0 is near the first pass rate to within 100 noise SD: enough to keep it finite."""
+FREE_R0_SD = 0.5
+"""A free R0 is within about this of the first pass rate: enough to keep it finite."""
 SIGMA_FLOOR = 1e-8
 """Below this the residuals are rounding, not noise."""
 
@@ -148,7 +148,7 @@ class _Marginal(NamedTuple):
 class _Evaluator:
     """Data with its constant sums, so that each node costs a few passes over its n shares."""
 
-    def __init__(self, data: Observed) -> None:
+    def __init__(self, data: Observed, best: PointFits) -> None:
         self.data = data
         self.root = np.sqrt(data.w)
         self.centre = float(
@@ -160,6 +160,8 @@ class _Evaluator:
             for a, b in ((self.root, self.root), (self.root, self.yw), (self.yw, self.yw))
         ]
         self.nu = data.n_observed - data.unknown
+        variance = float(best.rss[0]) / max(self.nu - 2, 1)
+        self.free_weight = float(np.clip(variance / FREE_R0_SD**2, 1e-10, 1e-2))
 
     def forms(self, theta: Floats, rho: Floats, *, outer: bool) -> _Forms:
         """Inner products at nodes [K] and rho [Q]: [K, Q] when `outer`, else node by node."""
@@ -190,7 +192,7 @@ class _Evaluator:
             y0 = d.step0 - self.centre
             gg, gy, yy = gg + 1.0, gy + y0, yy + y0**2
         elif d.R0 is None:  # a free R0 needs some end where every point is on the plateau
-            gg, gy = gg + FREE_R0_WEIGHT, gy + FREE_R0_WEIGHT * (d.y[0] - self.centre)
+            gg, gy = gg + self.free_weight, gy + self.free_weight * (d.y[0] - self.centre)
         zero = np.zeros(np.broadcast(ff, fy).shape)
         if d.A is None and d.R0 is None:
             det = np.maximum(ff * gg - fg**2, 1e-13 * ff * gg + 1e-300)
@@ -240,7 +242,7 @@ class _Evaluator:
 
         mm, mb, bb = dot(dm, dm), dot(dm, db), dot(db, db)
         log_volume = np.zeros(len(theta))
-        extra = 0.0 if d.R0 is not None else 1.0 if d.step0 is not None else FREE_R0_WEIGHT
+        extra = 0.0 if d.R0 is not None else 1.0 if d.step0 is not None else self.free_weight
         columns = ([(g, extra)] if d.R0 is None else []) + ([(f, 0.0)] if d.A is None else [])
         if columns:  # project the first linear column out of everything, then the second
             first, more = columns[0]
@@ -304,14 +306,18 @@ def _summed(density: Floats) -> Floats:
 
 
 def _frame(
-    evaluator: _Evaluator, *, shape: tuple[int, int] = (24, 24), drop: float = 9.0, rounds: int = 14
+    evaluator: _Evaluator,
+    best: PointFits,
+    *,
+    shape: tuple[int, int] = (24, 24),
+    drop: float = 9.0,
+    rounds: int = 14,
 ) -> Floats:
     """The box [2, 2] of (log C_mid, log B) that holds the mass: zooms in and moves until it fits.
 
     Mass below e^-drop of the peak is left outside. A fixed coarse grid covers 47 to 71 %.
     """
     limits = _limits(evaluator.data.x)
-    best = solve(evaluator.data.problem())
     mode = np.clip([np.log(best.C_mid[0]), np.log(best.B[0])], limits[0], limits[1])
     peak = float(_summed(evaluator.grid_density(mode[None]))[0])
     box = limits
@@ -338,8 +344,9 @@ def draw(data: Observed, *, draws: int = 2048, shape: tuple[int, int] = (40, 40)
     Cells of the zoomed grid are the proposal, uniform within a cell; the exact density at each draw
     over the proposal's is its weight. Deterministic: a low-discrepancy sequence, no random state.
     """
-    evaluator = _Evaluator(data)
-    box = _frame(evaluator)
+    best = solve(data.problem())
+    evaluator = _Evaluator(data, best)
+    box = _frame(evaluator, best)
     density = evaluator.grid_density(_nodes(box, shape))  # [K, Q]
     mass = _spread(np.exp(density - density.max()), shape).ravel()
     cumulative = np.cumsum(mass) / mass.sum()

@@ -83,9 +83,11 @@ def drawdown_score(pass_rate: Floats) -> Floats:
 
 
 def warn(curve: Curve) -> tuple[Warning_, ...]:
-    """Every amber and red warning of a curve, in order of compute."""
+    """Every warning of a curve in order of compute; amber is silent where red is due at once."""
     found = [*_drawdown_warnings(curve), *_truncation_warnings(curve)]
-    return tuple(sorted(found, key=lambda w: (w.compute, w.level)))
+    red = {(w.kind, w.compute) for w in found if w.level == "red"}
+    told = [w for w in found if w.level == "red" or (w.kind, w.compute) not in red]
+    return tuple(sorted(told, key=lambda w: (w.compute, w.level)))
 
 
 def red_rows(curve: Curve) -> tuple[np.ndarray, str]:

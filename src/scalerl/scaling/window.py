@@ -24,6 +24,8 @@ CANDIDATES = 8
 """How many cuts are tried."""
 DISAGREE_Z = 3.2
 """Early evaluations whose mean error is beyond this many SD are cut."""
+DISAGREE_LEAST = 0.003
+"""A mean error below this moves no ceiling, however sure it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,7 @@ def propose_window(curve: Curve, settings: Settings | None = None) -> Proposal:
     errors = [_early_error(curve, k, s) for k in cuts]
     best = int(np.argmax([abs(z) for _, z in errors]))
     k, (error, z) = cuts[best], errors[best]
-    if abs(z) < DISAGREE_Z:
+    if abs(z) < DISAGREE_Z or abs(error) < DISAGREE_LEAST:
         return Proposal(min_compute=None, reason="the first evaluations agree with the rest")
     reason = (
         f"the {k} evaluations before it do not lie on the curve that fits the rest "

@@ -236,7 +236,7 @@ def test_bad_cells_are_named(tmp_path, row, message):
     [
         ("", "no rows"),
         ("gpu_hours,pass_rate\n", "no rows"),
-        ("gpu_hours,pass_rate\n1,\n2,NaN\n", "no column is a pass rate|no usable point"),
+        ("gpu_hours,pass_rate\n1,\n2,NaN\n", "column 'pass_rate' holds no numbers"),
         ("gpu_hours,pass_rate\n0,.4\n", "only usable points are at compute 0"),
         ("a,a\n1,2\n", "occurs 2 times"),
     ],

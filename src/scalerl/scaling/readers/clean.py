@@ -270,7 +270,7 @@ def _assemble(rows: _Rows, compute: Floats, reward: Floats, r0_step: bool) -> Cu
     count = np.bincount(group)
     if (count > 1).any():
         many = int((count > 1).sum())
-        rows.notes.append(f"{many} computes occur more than once; their evaluations were averaged")
+        rows.notes.append(f"evaluations at the same compute were averaged, {many} times")
     se, truncation = rows.optional("pass_rate_se"), rows.optional("truncation_rate")
     _note_sampling(rows, step)
     return Curve(

@@ -180,9 +180,25 @@ def _find_reward(table: Table) -> str:
         rest = numeric
     if not candidates and len(rest) == 2 and len(numeric) == 2:
         return rest[1]  # two columns of numbers: x, then y
+    if not candidates:
+        _say_why_not_numeric(table)
     listed = ", ".join(repr(c) for c in candidates or rest)
     problem = "several columns could be the pass rate" if candidates else "no column is a pass rate"
     raise InputError(f"{table.source}: {problem}; choose one with --reward: {listed or 'none'}")
+
+
+def _say_why_not_numeric(table: Table) -> None:
+    """An error that shows the first cell of a pass-rate column without numbers, if there is one."""
+    for name, cells in table.columns.items():
+        if not (name == "pass_rate" or REWARD.search(name)) or table.numeric(name):
+            continue
+        for i, value in enumerate(cells):
+            if isinstance(value, str) and value != name:
+                comma = "; use a decimal point" if re.fullmatch(r"-?\d+,\d+", value) else ""
+                raise InputError(
+                    f"{table.where(i)}: column {name!r} has {value!r}, which is not a number{comma}"
+                )
+        raise InputError(f"{table.source}: column {name!r} holds no numbers")
 
 
 def _wandb_series(table: Table, compute: str | None, reward: str | None) -> list[Series]:

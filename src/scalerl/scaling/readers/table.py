@@ -199,5 +199,7 @@ def _flatten(record: dict[str, Any], prefix: str) -> Iterable[tuple[str, Cell]]:
             yield from _flatten(cast(dict[str, Any], value), f"{name}/")
         elif value is None or isinstance(value, str):
             yield name, cell(value) if isinstance(value, str) and name != "task" else value
+        elif isinstance(value, bool):
+            yield name, str(value)
         elif isinstance(value, (int, float)):
             yield name, float(value)
