@@ -165,6 +165,7 @@ function start() {
   groupRuns();
   drawWarnings();
   drawHeadline();
+  drawStudy();
   drawControls();
   drawRunChoice();
   drawReader();

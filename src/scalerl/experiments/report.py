@@ -23,7 +23,14 @@ from scalerl.errors import InputError
 from scalerl.experiments import report_data as data
 from scalerl.experiments import report_fits as fits
 
-SCRIPTS = ("report_draw.js", "report_chart.js", "report_panels.js", "report_tables.js", "report.js")
+SCRIPTS = (
+    "report_draw.js",
+    "report_chart.js",
+    "report_panels.js",
+    "report_tables.js",
+    "report_study.js",
+    "report.js",
+)
 
 
 def write_report(paths: Sequence[Path], out: Path, *, fit_share: float = 0.5) -> Path:
@@ -36,7 +43,8 @@ def write_report(paths: Sequence[Path], out: Path, *, fit_share: float = 0.5) ->
         raise InputError(f"fit share {fit_share:g} is not above 0 and at most 1")
     found = data.find_runs(paths)
     title = found[0][0] if len(found) == 1 else _title(paths)
-    page = assemble(page_values(found, title=title, fit_share=fit_share))
+    study = data.study_result(paths)
+    page = assemble(page_values(found, title=title, fit_share=fit_share, study=study))
     aside = out.with_name(out.name + ".part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -52,9 +60,13 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def page_values(
-    found: Sequence[tuple[str, Path]], *, title: str, fit_share: float
+    found: Sequence[tuple[str, Path]],
+    *,
+    title: str,
+    fit_share: float,
+    study: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Everything the page shows, as JSON-ready values."""
+    """Everything the page shows, as JSON-ready values; `study` is a study's result.json."""
     records = [data.read_run(name, path) for name, path in found]
     runs: list[dict[str, Any]] = []
     warnings: list[dict[str, str]] = []
@@ -70,6 +82,7 @@ def page_values(
         "units": [{"key": key, "label": label} for key, label in fits.UNITS.items()],
         "warnings": warnings,
         "runs": runs,
+        "study": study,
         "differences": data.differences([record.config for record in records]),
     }
 

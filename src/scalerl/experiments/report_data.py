@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from scalerl.errors import InputError
 from scalerl.pipeline.records import Row, current_rows
 
 MARKS = ("curve.jsonl", "steps.jsonl")
+STUDY_KEYS = ("unit", "target", "run_sd", "run_sd_from", "variants", "forecasts", "notes")
 DEEPEST = 4
 """Folders between a study and a run; a link that leads back up ends there."""
 STEPS_SHOWN = 300
@@ -73,6 +75,23 @@ def find_runs(paths: Sequence[Path]) -> list[tuple[str, Path]]:
             if all(run.resolve() != other.resolve() for _, other in found):
                 found.append((name, run))
     return _distinct(found)
+
+
+def study_result(paths: Sequence[Path]) -> dict[str, Any] | None:
+    """The result.json of the one folder that is a study's; None where there is none.
+
+    Errors: InputError for a file that is not one.
+    """
+    file = paths[0] / "result.json"
+    if len(paths) != 1 or not file.is_file():
+        return None
+    try:
+        result = json.loads(file.read_text("utf-8"))
+        return {key: result[key] for key in STUDY_KEYS}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{file}: no result of a study ({error}); `scalerl study` writes it anew"
+        ) from None
 
 
 def _below(path: Path, depth: int = 0) -> list[Path]:
