@@ -37,8 +37,65 @@ class Model(Section):
     )
 
 
+class Source(Section):
+    """One source of prompts. Several make a mix, each with a curve of its own."""
+
+    path: str = Field(
+        description="a .jsonl, .parquet or .csv file; hub:OWNER/NAME or the folder of a saved data "
+        "set; reasoning_gym:NAME?size=200&seed=0; or chain, the embedded task"
+    )
+    task: str = Field(default="", description="name of its curve; empty: the source's own name")
+    columns: str = Field(
+        default="",
+        description="a published shape: polaris, deepcoder, dapo, gsm8k, math500, aime24, aime25, "
+        "livecodebench; empty: plain columns `prompt` and `answer`",
+    )
+    prompt: str = Field(default="", description="column of the prompt, where the shape's is not it")
+    answer: str = Field(default="", description="column of the answer, where the shape's is not it")
+    subset: str = Field(default="", description="configuration of a hub data set")
+    split: str = Field(default="", description="split of a data set; empty: the shape's")
+    streaming: bool = Field(default=False, description="read a hub data set without storing it")
+    limit: int = Field(default=0, ge=0, description="use this many first rows; 0: all")
+    suffix: str = Field(
+        default="", description="text added to every prompt, such as how to state the answer"
+    )
+    reward: str = Field(
+        default="",
+        description="math, exact, code, reasoning_gym, or package.module:function of your own; "
+        "empty: the shape's",
+    )
+    threshold: float = Field(
+        default=1.0, gt=0, le=1, description="a score of at least this counts as correct"
+    )
+    use: Literal["both", "train", "heldout"] = Field(
+        default="both", description="split by content, or only train on it, or only evaluate on it"
+    )
+    weight: float | None = Field(
+        default=None,
+        gt=0,
+        description="share of the training mix; the scarcest source gives all its prompts and the "
+        "others are cut to it; none set: all prompts of all",
+    )
+
+
 class Data(Section):
-    task: Literal["chain"] = Field(default="chain", description="source of prompts")
+    task: Literal["chain"] = Field(
+        default="chain", description="the embedded task, used where `sources` is empty"
+    )
+    sources: tuple[Source, ...] = Field(
+        default=(), description="where prompts come from; a list of [[data.sources]]"
+    )
+    heldout_share: float = Field(
+        default=0.1, gt=0, lt=1, description="share of each source held out, chosen by content"
+    )
+    max_prompt_tokens: PositiveInt = Field(
+        default=2048, description="longest prompt, chat template included; of `sources`"
+    )
+    on_error: Literal["refuse", "drop"] = Field(
+        default="refuse",
+        description="rows with errors (no answer, too long, contradicting): end before the start, "
+        "or leave them out and say so",
+    )
     train_prompts: PositiveInt = Field(default=2000, description="prompts of one epoch")
     validation_prompts: PositiveInt = Field(
         default=256, description="held-out prompts, none in training"
@@ -70,6 +127,11 @@ class Batch(Section):
     )
     rows_per_pass: PositiveInt = Field(
         default=64, description="completions a forward-backward pass; does not change the gradient"
+    )
+    tokens_per_pass: PositiveInt | None = Field(
+        default=None,
+        description="tokens a pass, padding included, beside the limit of rows; a longer "
+        "completion has a pass of its own; does not change the gradient",
     )
 
     @property
@@ -263,6 +325,14 @@ class Execution(Section):
     )
     generators: PositiveInt = Field(default=1, description="generator processes (async mode)")
     threads: PositiveInt = Field(default=1, description="torch threads a process")
+    activation_checkpointing: bool = Field(
+        default=False,
+        description="the trainer keeps layer inputs only and computes the rest again: less memory, "
+        "more time",
+    )
+    offload_optimizer: bool = Field(
+        default=False, description="master weights and AdamW's moments live in CPU memory"
+    )
     stall_s: float = Field(
         default=300.0,
         gt=0,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -66,9 +67,17 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 
 
 def save_model(
-    model: PreTrainedModel, path: Path, tokenizer: PreTrainedTokenizerBase | None = None
+    model: PreTrainedModel,
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a checkpoint folder (safetensors, config, tokenizer), replacing what is there.
+
+    Args:
+        weights: by parameter name; what to write in place of what the model holds (which may be
+            shards, or have adapters).
 
     Everything is written to a folder beside it and renamed, so an interruption at any moment leaves
     the old folder, the new one, or none, never half of one.
@@ -79,7 +88,7 @@ def save_model(
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
     try:
         with _no_progress_bar():
-            model.save_pretrained(aside)
+            model.save_pretrained(aside, state_dict=_state_dict(model, weights))
         if tokenizer is not None:
             tokenizer.save_pretrained(aside)
         for file in aside.iterdir():
@@ -93,6 +102,22 @@ def save_model(
             old.rename(path)
         for left in (aside, old):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _state_dict(
+    model: PreTrainedModel, weights: Mapping[str, Tensor] | None
+) -> dict[str, Tensor] | None:
+    """`weights` under all names of `model`'s state, tied ones included."""
+    if weights is None:
+        return None
+    of_tensor = {id(p): name for name, p in model.named_parameters()}
+    buffers = {name: b for name, b in model.named_buffers() if name in model.state_dict()}
+    full = buffers | dict(weights)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = of_tensor[id(parameter)]
+        if name not in full and first in full:
+            full[name] = full[first]
+    return full
 
 
 def _check_folder(path: Path) -> None:

@@ -37,6 +37,7 @@ from scalerl.pipeline.rollouts import Rollouts, RolloutSettings
 from scalerl.pipeline.start import chain_prompts
 from scalerl.pipeline.weights import SharedWeights, WeightStore, local_buffers, pack
 from scalerl.rewards.exact import THINK_END, exact_outcome
+from scalerl.train.batches import PassLimits
 from scalerl.train.step import OptimizerSettings, Trainer
 
 WEIGHT_BUFFERS = 4  # one may be held for an evaluation
@@ -167,7 +168,9 @@ def make_trainer(config: Config, model_path: Path) -> Trainer:
         ),
         temperature=config.sampling.temperature,
         fp32_head=config.model.fp32_head,
-        rows_per_pass=config.batch.rows_per_pass,
+        limits=PassLimits(rows=config.batch.rows_per_pass, tokens=config.batch.tokens_per_pass),
+        activation_checkpointing=config.execution.activation_checkpointing,
+        offload_optimizer=config.execution.offload_optimizer,
     )
 
 

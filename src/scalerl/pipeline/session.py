@@ -29,7 +29,15 @@ class GraceOver(Stopped):
 
 
 # A resumed run may change these: they decide how far, how often and where, not what is computed.
-HARMLESS = ("steps", "checkpoint.", "monitor.", "execution.", "batch.rows_per_pass", "evaluation.")
+HARMLESS = (
+    "steps",
+    "checkpoint.",
+    "monitor.",
+    "execution.",
+    "batch.rows_per_pass",
+    "batch.tokens_per_pass",
+    "evaluation.",
+)
 
 
 def run_new(

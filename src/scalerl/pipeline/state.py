@@ -28,7 +28,7 @@ from scalerl.config import dump_toml
 from scalerl.errors import InputError
 from scalerl.generate.snapshot import EngineState
 from scalerl.messages import Counters, Group, Prompt, Scored
-from scalerl.model.load import load_tokenizer, save_model
+from scalerl.model.load import load_tokenizer
 from scalerl.pipeline.fleet import InlineFleet
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import Compute
@@ -95,9 +95,8 @@ def save(run: Run) -> Path:
     state, engines = state_of(run)
 
     def write(folder: Path) -> None:
-        save_model(run.trainer.model, folder / "model", load_tokenizer(run.start_path))
-        optimizer = run.trainer.optimizer_tensors()
-        safetensors.torch.save_file(optimizer, folder / "optimizer.safetensors")
+        run.trainer.save_model(folder / "model", load_tokenizer(run.start_path))
+        run.trainer.save_state(folder)
         if engines:
             safetensors.torch.save_file(engines, folder / "engines.safetensors")
         (folder / "state.msgpack").write_bytes(msgspec.msgpack.encode(state))
@@ -173,7 +172,7 @@ def restore(run: Run, folder: Path, *, anew: bool = False) -> None:
     engines: dict[str, Tensor] = {}
     try:
         state = msgspec.msgpack.decode((folder / "state.msgpack").read_bytes(), type=State)
-        optimizer: dict[str, Tensor] = safetensors.torch.load_file(folder / "optimizer.safetensors")
+        run.trainer.load_state(folder)
         if state.loops:
             engines = safetensors.torch.load_file(folder / "engines.safetensors")
     except (OSError, msgspec.DecodeError, safetensors.SafetensorError) as error:
@@ -186,7 +185,6 @@ def restore(run: Run, folder: Path, *, anew: bool = False) -> None:
     run.version = state.version
     run.compute = state.compute
     run.trainer.skipped_in_a_row = state.skipped_in_a_row
-    run.trainer.load_optimizer_tensors(optimizer)
     if isinstance(run.fleet, InlineFleet) and len(state.loops) == run.fleet.size and not anew:
         go_on(run.rollouts, state.rollouts)
         for i, (loop, saved) in enumerate(zip(run.fleet.loops, state.loops, strict=True)):

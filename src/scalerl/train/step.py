@@ -1,6 +1,6 @@
 """One optimiser step: rows with weights in, new weights and what was seen on the way out.
 
-    rows → sort by length → passes of a few rows → log-probs → loss terms → −Σ w·objective
+    rows → passes (``batches``) → log-probs → loss terms → −Σ w·objective
          → backward → clip → AdamW → weights for the generators
 
 The weights come from the whole step, so how the rows are cut into passes changes nothing.
@@ -12,16 +12,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+import safetensors.torch
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from scalerl.algorithm.effective import Row
 from scalerl.algorithm.losses import Loss
 from scalerl.errors import RunError
+from scalerl.model.attention import trainer_attention
+from scalerl.model.load import save_model
 from scalerl.model.logprobs import token_logprobs
+from scalerl.model.lora import merged_weights
+from scalerl.train.batches import PassLimits, pack, passes
+from scalerl.train.shards import OPTIMIZER, SHARDS, read_shards
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +61,27 @@ class StepSeen:
     version: np.ndarray  # int, the oldest weights whose keys and values the token saw
 
 
+class Scorer(nn.Module):
+    """Log-probs and entropies of given tokens, as one module, so that a wrapper of modules (FSDP)
+    has the model's own parameters in place for the body and for the head."""
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float, fp32_head: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._how = {"temperature": temperature, "fp32_head": fp32_head}
+
+    def forward(self, ids_BT: Tensor, scored_BT: Tensor) -> tuple[Tensor, Tensor]:
+        return token_logprobs(self.model, ids_BT, scored_BT, **self._how)
+
+
 class Trainer:
-    """The model being trained, its FP32 master weights and its optimiser."""
+    """The model being trained, its FP32 master weights and its optimiser.
+
+    Args:
+        activation_checkpointing: keep only the layers' inputs and compute the rest again in the
+            backward: less memory, about a third more time.
+        offload_optimizer: master weights and moments live on the CPU, and the update runs there.
+    """
 
     def __init__(
         self,
@@ -64,17 +91,24 @@ class Trainer:
         *,
         temperature: float,
         fp32_head: bool,
-        rows_per_pass: int,
+        limits: PassLimits,
+        activation_checkpointing: bool = False,
+        offload_optimizer: bool = False,
     ) -> None:
         self.model = model.train()
         self.settings = settings
         self._loss = loss
-        self._temperature = temperature
-        self._fp32_head = fp32_head
-        self._rows_per_pass = rows_per_pass
-        self._names = [name for name, _ in model.named_parameters()]
-        self._parameters = [p for _, p in model.named_parameters()]
-        self._master = [_master_of(p) for p in self._parameters]
+        self._limits = limits
+        self._checkpointing = activation_checkpointing
+        if activation_checkpointing:
+            enable = getattr(model, "activation_checkpointing_enable", None)
+            (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+        self._scorer = Scorer(model, temperature=temperature, fp32_head=fp32_head)
+        self._wrap()
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self._names = [name for name, _ in named]
+        self._parameters = [p for _, p in named]
+        self._master = [_master_of(p, on_cpu=offload_optimizer) for p in self._parameters]
         self.optimizer = torch.optim.AdamW(
             self._master,
             lr=settings.lr,
@@ -86,11 +120,12 @@ class Trainer:
 
     @property
     def parameter_count(self) -> int:
-        return sum(p.numel() for p in self._parameters)
+        """Of the whole model, trained or frozen."""
+        return sum(p.numel() for p in self.model.parameters())
 
     def weights(self) -> dict[str, Tensor]:
         """What the forward pass uses, by parameter name: what the generators must use too."""
-        return dict(zip(self._names, (p.detach() for p in self._parameters), strict=True))
+        return merged_weights(self.model)
 
     def step(self, rows: Sequence[Row], version: int) -> StepSeen:
         """Train on the effective batch with the weights of `version`.
@@ -99,36 +134,35 @@ class Trainer:
             RunError: more than `skip_budget` steps in a row had a non-finite loss or gradient.
         """
         lr = self._set_lr(version)
-        seen = [self._backward(passed) for passed in passes(rows, self._rows_per_pass)]
-        loss = math.fsum(s.loss for s in seen)
-        norm = float(torch.nn.utils.clip_grad_norm_(self._master, self.settings.clip_norm))
-        applied = math.isfinite(loss) and math.isfinite(norm)
-        if applied:
-            self.optimizer.step()
-            self._copy_master()
-            self.skipped_in_a_row = 0
-        self.optimizer.zero_grad(set_to_none=True)
-        if not applied:
-            self._count_skip(loss, norm, version)
-        return StepSeen(
-            loss=loss,
-            gradient_norm=norm,
-            lr=lr,
-            applied=applied,
-            logp_train=np.concatenate([s.logp_train for s in seen]),
-            logp_gen=np.concatenate([s.logp_gen for s in seen]),
-            ratio=np.concatenate([s.ratio for s in seen]),
-            capped=np.concatenate([s.capped for s in seen]),
-            entropy=np.concatenate([s.entropy for s in seen]),
-            version=np.concatenate([s.version for s in seen]),
-        )
+        seen = [self._backward(passed) for passed in passes(rows, self._limits)]
+        return self._update(seen, lr, version)
+
+    def save_model(self, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        """Write the model as an HF folder that any tool loads."""
+        save_model(self.model, folder, tokenizer, weights=self.weights())
+
+    def save_state(self, folder: Path) -> None:
+        """Write what training needs beside the model."""
+        safetensors.torch.save_file(self.optimizer_tensors(), folder / OPTIMIZER)
+
+    def load_state(self, folder: Path) -> None:
+        """Go on from `save_state` of a trainer with the same model, sharded or not.
+
+        Raises:
+            OSError, SafetensorError: it cannot be read.
+        """
+        if (folder / SHARDS).is_dir():
+            self.load_optimizer_tensors(read_shards(folder / SHARDS))
+        else:
+            self.load_optimizer_tensors(safetensors.torch.load_file(folder / OPTIMIZER))
+
+    def close(self) -> None:
+        """Let go of what training held beside this process: nothing here."""
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """AdamW's state by parameter name, and master weights that the model does not hold."""
         tensors: dict[str, Tensor] = {}
-        for name, master, parameter in zip(
-            self._names, self._master, self._parameters, strict=True
-        ):
+        for name, master, parameter in self._triples():
             for key, value in self.optimizer.state.get(master, {}).items():
                 tensors[f"{key}:{name}"] = value
             if master is not parameter:
@@ -137,41 +171,67 @@ class Trainer:
 
     def load_optimizer_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from `optimizer_tensors` of a trainer with the same model."""
-        for name, master, parameter in zip(
-            self._names, self._master, self._parameters, strict=True
-        ):
-            state = {
-                key: tensors[f"{key}:{name}"].clone()
-                for key in ("step", "exp_avg", "exp_avg_sq")
-                if f"{key}:{name}" in tensors
-            }
-            if state:
-                self.optimizer.state[master] = state
-            if master is not parameter:
-                with torch.no_grad():
-                    master.copy_(tensors[f"master:{name}"])
+        with torch.no_grad():
+            for name, master, parameter in self._triples():
+                state = {
+                    key: self._as_master(key, master, tensors[f"{key}:{name}"])
+                    for key in ("step", "exp_avg", "exp_avg_sq")
+                    if f"{key}:{name}" in tensors
+                }
+                if state:
+                    self.optimizer.state[master] = state
+                if f"master:{name}" in tensors:
+                    master.copy_(self._as_master("master", master, tensors[f"master:{name}"]))
+                    if master is not parameter:
+                        parameter.copy_(master)
 
-    def _backward(self, rows: Sequence[Row]) -> _PassSeen:
-        """Add the gradient of some rows to the master's."""
-        packed = pack(rows, self.model.device)
-        logp_BT, entropy_BT = token_logprobs(
-            self.model,
-            packed.ids_BT,
-            packed.mask_BT,
-            temperature=self._temperature,
-            fp32_head=self._fp32_head,
-        )
-        terms = self._loss(logp_BT, packed.logp_gen_BT, packed.advantage_B, packed.mask_BT)
-        loss = -(terms.objective_BT.sum(dim=1) * packed.weight_B).sum()
-        loss.backward()
+    # What a sharded trainer does otherwise.
+
+    def _wrap(self) -> None:
+        """Shard the modules, before the optimiser sees their parameters."""
+
+    def _as_master(self, key: str, master: Tensor, whole: Tensor) -> Tensor:
+        """A tensor of the optimiser's state in the place and type of the master weights."""
+        return whole.clone() if key == "step" else whole.to(master.device, copy=True)
+
+    def _over_ranks(self, value: float) -> float:
+        """The sum over all ranks."""
+        return value
+
+    def _triples(self) -> Iterator[tuple[str, nn.Parameter, nn.Parameter]]:
+        return zip(self._names, self._master, self._parameters, strict=True)
+
+    def _update(self, seen: Sequence[PassSeen], lr: float, version: int) -> StepSeen:
+        """Clip and take the optimiser step, or skip it where something is not finite."""
+        loss = self._over_ranks(math.fsum(s.loss for s in seen))
+        norm = clip_by_global_norm(self._master, self.settings.clip_norm)
+        applied = math.isfinite(loss) and math.isfinite(norm)
+        if applied:
+            self.optimizer.step()
+            self._copy_master()
+            self.skipped_in_a_row = 0
+        self.optimizer.zero_grad(set_to_none=True)
+        if not applied:
+            self._count_skip(loss, norm, version)
+        return step_seen(seen, loss=loss, norm=norm, lr=lr, applied=applied)
+
+    def _backward(self, rows: Sequence[Row]) -> PassSeen:
+        """Add the gradient of some rows to the master's; of no row, nothing, at the same calls."""
+        packed = pack(rows or (NOTHING,), self.model.device)
+        # The backward of checkpointed layers runs their forward again: with the same attention.
+        with trainer_attention(self.model, packed.ids_BT.shape[1]):
+            logp_BT, entropy_BT = self._scorer(packed.ids_BT, packed.mask_BT)
+            terms = self._loss(logp_BT, packed.logp_gen_BT, packed.advantage_B, packed.mask_BT)
+            loss = -(terms.objective_BT.sum(dim=1) * packed.weight_B).sum()
+            loss.backward()
         for master, parameter in zip(self._master, self._parameters, strict=True):
             if master is not parameter and parameter.grad is not None:
-                gradient = parameter.grad.float()
+                gradient = parameter.grad.to(master.device, torch.float32)
                 master.grad = gradient if master.grad is None else master.grad + gradient
                 parameter.grad = None
-        mask_BT = packed.mask_BT
-        return _PassSeen(
-            loss=float(loss.detach()),
+        mask_BT = packed.mask_BT if rows else torch.zeros_like(packed.mask_BT)
+        return PassSeen(
+            loss=float(loss.detach()) if rows else 0.0,
             logp_train=logp_BT.detach()[mask_BT].numpy(force=True),
             logp_gen=packed.logp_gen_BT[mask_BT].numpy(force=True),
             ratio=terms.ratio_BT[mask_BT].numpy(force=True),
@@ -188,7 +248,7 @@ class Trainer:
 
     def _copy_master(self) -> None:
         with torch.no_grad():
-            for master, parameter in zip(self._master, self._parameters, strict=True):
+            for _, master, parameter in self._triples():
                 if master is not parameter:
                     parameter.copy_(master)
 
@@ -203,7 +263,9 @@ class Trainer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _PassSeen:
+class PassSeen:
+    """What one pass saw: the loss's share, and the fields of `StepSeen` over its tokens."""
+
     loss: float
     logp_train: np.ndarray
     logp_gen: np.ndarray
@@ -213,50 +275,40 @@ class _PassSeen:
     version: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
-    """Rows as tensors, padded on the right."""
+ARRAYS = ("logp_train", "logp_gen", "ratio", "capped", "entropy", "version")
 
-    ids_BT: Tensor  # int64, prompt then completion
-    mask_BT: Tensor  # bool, the trained tokens
-    logp_gen_BT: Tensor  # float32, 0 where not trained
-    advantage_B: Tensor  # float32
-    weight_B: Tensor  # float32, of each trained token of the row
-    version_BT: np.ndarray  # int64, the oldest weights whose keys and values the token saw
-
-
-def pack(rows: Sequence[Row], device: torch.device) -> Packed:
-    lengths = [len(r.prompt_ids) + len(r.token_ids) for r in rows]
-    ids_BT = np.zeros((len(rows), max(lengths)), dtype=np.int64)
-    mask_BT = np.zeros(ids_BT.shape, dtype=bool)
-    logp_gen_BT = np.zeros(ids_BT.shape, dtype=np.float32)
-    version_BT = np.zeros(ids_BT.shape, dtype=np.int64)
-    for b, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        start = len(row.prompt_ids)
-        ids_BT[b, :start] = row.prompt_ids
-        ids_BT[b, start:length] = row.token_ids
-        mask_BT[b, start:length] = row.mask
-        logp_gen_BT[b, start:length] = row.logp_gen
-        version_BT[b, start:length] = min(version for _, version in row.segments)
-    return Packed(
-        ids_BT=torch.from_numpy(ids_BT).to(device),
-        mask_BT=torch.from_numpy(mask_BT).to(device),
-        logp_gen_BT=torch.from_numpy(logp_gen_BT).to(device),
-        advantage_B=torch.tensor([r.advantage for r in rows], dtype=torch.float32, device=device),
-        weight_B=torch.tensor([r.weight for r in rows], dtype=torch.float32, device=device),
-        version_BT=version_BT,
-    )
+NOTHING = Row(
+    group=0,
+    sample=0,
+    prompt_ids=(0,),
+    token_ids=(0,),
+    logp_gen=(0.0,),
+    mask=(1,),
+    segments=((0, 0),),
+    advantage=0.0,
+    weight=0.0,
+)
+"""A row without weight, for a rank that has none while others do."""
 
 
-def passes(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
-    """Rows of similar length together, `size` at a time."""
-    ordered = sorted(rows, key=lambda r: len(r.prompt_ids) + len(r.token_ids))
-    for start in range(0, len(ordered), size):
-        yield ordered[start : start + size]
+def step_seen(
+    seen: Sequence[PassSeen], *, loss: float, norm: float, lr: float, applied: bool
+) -> StepSeen:
+    """The passes of a step as one."""
+    arrays = {name: np.concatenate([getattr(s, name) for s in seen]) for name in ARRAYS}
+    return StepSeen(loss=loss, gradient_norm=norm, lr=lr, applied=applied, **arrays)
 
 
-def _master_of(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+def clip_by_global_norm(parameters: Sequence[Tensor], limit: float) -> float:
+    """Scale the gradients down to a norm of `limit`; their norm before that, over all shards."""
+    norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def _master_of(parameter: nn.Parameter, *, on_cpu: bool) -> nn.Parameter:
     """The FP32 weights that the optimiser updates: the parameter itself if it is FP32 already."""
+    if on_cpu:
+        return nn.Parameter(parameter.detach().to("cpu", torch.float32, copy=True))
     if parameter.dtype == torch.float32:
         return parameter
-    return torch.nn.Parameter(parameter.detach().float())
+    return nn.Parameter(parameter.detach().float())
