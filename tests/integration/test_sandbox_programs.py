@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from scalerl.errors import InputError
+from scalerl.rewards import code, sandbox_probe
 from scalerl.rewards.code import CodePool, Limits, code_outcome, read_tests
 from scalerl.rewards.code import Tests as CodeTests
 from scalerl.rewards.code_tests import PrintedTest
@@ -280,3 +284,38 @@ def test_outcome_of_one_and_order_of_many() -> None:
             outcomes.update({d.ticket: d.outcome for d in pool.collect(5.0)})
         assert pool.collect(1.0) == []
     assert outcomes == {t: ("correct", "wrong", "no_answer")[t % 3] for t in range(40)}
+
+
+def test_closing_does_not_wait_for_what_runs() -> None:
+    pool = CodePool(workers=2, limits=Limits(time_s=60))
+    for ticket in range(5):
+        pool.submit(ticket, "</think>\n```python\nwhile True: pass\n```", printed(("", "6")))
+    time.sleep(0.5)
+    started = time.monotonic()
+    pool.close()
+    assert time.monotonic() - started < 5.0
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(9, "", printed(("", "6")))
+
+
+def test_a_worker_that_cannot_go_on_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(code, "check_program", fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with CodePool(workers=1) as pool:
+        pool.submit(0, "", printed(("", "6")))
+        with pytest.raises(RuntimeError, match="worker for code answers ended"):
+            pool.collect(10.0)
+
+
+def test_without_a_sandbox_nothing_runs_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = sandbox_probe.Trial(kind="landlock", works=False, detail="not here")
+    monkeypatch.setattr(sandbox_probe, "try_kind", lambda kind: nothing)
+    with pytest.raises(InputError, match=r"not here.*--allow-unsandboxed-code"):
+        CodePool()
+    good = "</think>\n```python\nprint(6)\n```"
+    assert code_outcome(good, printed(("", "6")), allow_unsandboxed=True) == "correct"
+    with pytest.raises(InputError, match="only under bubblewrap"):
+        CodePool(kind="landlock", limits=Limits(processes=True))

@@ -1,10 +1,10 @@
 """Code answers: the last Python block of a completion, run against tests in the sandbox.
 
-    pool = CodePool(workers=2)                       # starts its sandboxes; InputError where none
+    pool = CodePool(workers=2)                       # InputError where no sandbox works
     pool.submit(ticket, completion_text, tests)      # returns at once
     for done in pool.collect(timeout_s=1.0): ...     # [Checked(ticket, outcome, detail), …]
-    pool.outcome(completion_text, tests)             # blocking, for one
-    pool.close()
+    pool.close()                                     # at once, whatever still runs
+    code_outcome(completion_text, tests)             # blocking, for one
 
 `tests` come from `read_tests(prompt.answer)`. Outcomes, each with a line of detail:
 
@@ -144,12 +144,13 @@ class CodePool:
         self.limits = limits or Limits()
         self._mode: Mode = mode
         self._todo: queue.SimpleQueue[tuple[Hashable, str, Tests] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Checked] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Checked | BaseException] = queue.SimpleQueue()
         self._open = 0
         self._closed = False
+        self._sandboxes = [Sandbox(kind=self.kind, limits=self.limits) for _ in range(workers)]
         self._threads = [
-            threading.Thread(target=self._work, name=f"code-{i}", daemon=True)
-            for i in range(workers)
+            threading.Thread(target=self._work, args=(sandbox,), name=f"code-{i}", daemon=True)
+            for i, sandbox in enumerate(self._sandboxes)
         ]
         for thread in self._threads:
             thread.start()
@@ -168,15 +169,17 @@ class CodePool:
 
     def collect(self, timeout_s: float) -> list[Checked]:
         """All finished checks; waits up to `timeout_s` for the first where tickets are pending."""
+        found: list[Checked | BaseException] = []
+        with contextlib.suppress(queue.Empty):  # nothing more has finished by now
+            if self._open:
+                found.append(self._done.get(timeout=max(timeout_s, 1e-3)))
+            while self._open:
+                found.append(self._done.get_nowait())
         done: list[Checked] = []
-        if not self._open:
-            return done
-        with contextlib.suppress(queue.Empty):  # nothing finished in time: an empty list says so
-            done.append(
-                self._done.get(timeout=timeout_s) if timeout_s > 0 else self._done.get_nowait()
-            )
-            while True:
-                done.append(self._done.get_nowait())
+        for item in found:
+            if isinstance(item, BaseException):
+                raise RuntimeError("a worker for code answers ended") from item
+            done.append(item)
         self._open -= len(done)
         return done
 
@@ -187,6 +190,8 @@ class CodePool:
         self._closed = True
         for _ in self._threads:
             self._todo.put(None)
+        for sandbox in self._sandboxes:
+            sandbox.abort()
         for thread in self._threads:
             thread.join()
 
@@ -201,21 +206,23 @@ class CodePool:
     ) -> None:
         self.close()
 
-    def _work(self) -> None:
-        with Sandbox(kind=self.kind, limits=self.limits) as sandbox:
-            while (item := self._todo.get()) is not None:
-                if self._closed:
-                    continue
-                ticket, text, tests = item
-                outcome, detail = self._check(sandbox, text, tests)
-                self._done.put(Checked(ticket=ticket, outcome=outcome, detail=detail))
+    def _work(self, sandbox: Sandbox) -> None:
+        try:
+            with sandbox:
+                while (item := self._todo.get()) is not None and not self._closed:
+                    ticket, text, tests = item
+                    outcome, detail = self._check(sandbox, text, tests)
+                    self._done.put(Checked(ticket=ticket, outcome=outcome, detail=detail))
+        except BaseException as error:  # `collect` raises it where the caller sees it
+            self._done.put(error)
+            raise
 
     def _check(self, sandbox: Sandbox, text: str, tests: Tests) -> tuple[Outcome, str]:
         for attempt in range(2):
             try:
                 return check_program(sandbox, text, tests, self._mode)
             except SandboxBroken as error:  # it starts anew with the next run
-                if attempt:
+                if attempt or self._closed:
                     return "error", f"the sandbox broke twice: {error}"
         raise AssertionError("unreachable")
 

@@ -73,6 +73,7 @@ class Sandbox:
         self.limits = limits
         self._worker: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
+        self._aborted = False
 
     def run_script(
         self, source: str, stdin: bytes, *, expected_bytes: int, wall_s: float | None = None
@@ -105,6 +106,12 @@ class Sandbox:
             worker.wait()
         if worker.stderr is not None:
             worker.stderr.close()
+
+    def abort(self) -> None:
+        """End what runs now, from another thread: there, the run raises `SandboxBroken`."""
+        self._aborted = True  # a worker that is just being started is not asked for anything
+        if (worker := self._worker) is not None:
+            worker.kill()
 
     def __enter__(self) -> Self:
         return self
@@ -147,6 +154,8 @@ class Sandbox:
         self, job: dict[str, Any], stdin: bytes, expected_bytes: int, *, calls: int, wall_s: float
     ) -> Run:
         channel = self._start()
+        if self._aborted:
+            raise self._broken("it is being closed")
         limits = self.limits
         nonce = secrets.token_hex(16)
         reader = Reader(

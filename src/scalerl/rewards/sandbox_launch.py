@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any, Literal
 Kind = Literal["bubblewrap", "landlock", "none"]
 
 _UNPRIVILEGED = 2_000_000_000  # user ids from here on own nothing on any machine
+_ID_SPAN = 1 << 28
 _NEW_TASKS = 512  # threads the user may start beside, later, without harm to a program's own
 _INSIDE = ("sandbox_seccomp", "sandbox_kernel", "sandbox_program", "sandbox_server")
 
@@ -62,17 +64,29 @@ def first_message(kind: Kind, file_bytes: int) -> bytes:
     """Modules and set-up, for `launch`'s worker to read."""
     package = resources.files("scalerl.rewards")
     modules = {name: (package / f"{name}.py").read_text(encoding="utf-8") for name in _INSIDE}
-    root = os.geteuid() == 0
+    uid = _spare_uid()
     setup: dict[str, Any] = {
         "kind": kind,
         "file_bytes": file_bytes,
-        "uid": _UNPRIVILEGED + os.getpid() if root else 0,
-        "mount_proc": root and kind == "bubblewrap",
-        "other_tasks": 0 if root or kind == "bubblewrap" else _tasks_of_user() + _NEW_TASKS,
+        "uid": uid,
+        "mount_proc": bool(uid) and kind == "bubblewrap",
+        "other_tasks": 0 if uid or kind == "bubblewrap" else _tasks_of_user() + _NEW_TASKS,
         "keep_reading": kind != "bubblewrap",
         "readable": _readable(),
     }
     return json.dumps({"modules": modules, "setup": setup}).encode()
+
+
+def _spare_uid() -> int:
+    """For root, an id to become that owns nothing, another for each worker so that its threads are
+    counted apart; 0 for others, and where root has no second id (some containers)."""
+    if os.geteuid() != 0:
+        return 0
+    rows = Path("/proc/self/uid_map").read_text().splitlines()
+    last = max(first + count - 1 for first, _, count in (map(int, row.split()) for row in rows))
+    if last >= _UNPRIVILEGED + _ID_SPAN:
+        return _UNPRIVILEGED + secrets.randbelow(_ID_SPAN)
+    return last - secrets.randbelow(min(last, 1000)) if last else 0
 
 
 def _tasks_of_user() -> int:
@@ -112,7 +126,7 @@ def _bubblewrap() -> list[str]:
     found = shutil.which("bwrap")
     if found is None:
         raise FileNotFoundError("bwrap is not installed")
-    if os.geteuid() == 0:
+    if _spare_uid():
         # No user namespace here: the worker gives up root for a user id that owns nothing.
         # It mounts /proc before: bubblewrap's has covers, under which the kernel allows no other.
         privileges = ["--cap-drop", "ALL", "--dir", "/proc"]

@@ -29,6 +29,7 @@ class Reader:
         self._stdin = memoryview(stdin)
         self._nonce, self._most_bytes, self._calls = nonce, most_bytes, calls
         self._said = 0  # bytes of stdout and stderr
+        self._lines = 0  # of results
         their_stdin, self._feed = os.pipe()
         self._out, their_out = os.pipe()
         self._err, their_err = os.pipe()
@@ -83,12 +84,12 @@ class Reader:
         poll.register(self._feed, select.POLLOUT)
         for handle in (self._out, self._err, self._res):
             poll.register(handle, select.POLLIN)
-        deadline, lines = min(end_at, time.monotonic() + time_s), 0
+        deadline, values, told = min(end_at, time.monotonic() + time_s), 0, False
         while True:
             left_s = deadline - time.monotonic()
+            if left_s <= 0 and told:
+                return None
             if left_s <= 0:
-                if self.end is not None:
-                    return None
                 self.end = "timeout"
             elif channel.fileno() in (ready := self._ready(poll, left_s)):
                 message = channel.recv(_CHUNK)
@@ -98,14 +99,15 @@ class Reader:
                 return json.loads(message)
             else:
                 self._read(ready, poll)
-            if self._said > self._most_bytes or len(self._results) > self._most_bytes + _CHUNK:
+            if max(self._said, len(self._results) - _CHUNK) > self._most_bytes:
                 self.end = self.end or "output"
-            if self.end is not None and deadline is not None and lines >= 0:
+            if told:
+                continue
+            if self.end is not None:
                 channel.send(b"kill")
-                lines, deadline = -1, time.monotonic() + reap_s
-            elif lines >= 0 and (now_lines := self._results.count(b"\n")) > lines:
-                lines = now_lines
-                deadline = min(end_at, time.monotonic() + time_s)
+                told, deadline = True, time.monotonic() + reap_s
+            elif values < self._lines <= self._calls:
+                values, deadline = self._lines, min(end_at, time.monotonic() + time_s)
 
     def _ready(self, poll: select.poll, left_s: float) -> set[int]:
         return {handle for handle, _ in poll.poll(int(left_s * 1000) + 1)}
@@ -130,7 +132,9 @@ class Reader:
 
     def _keep(self, handle: int, chunk: bytes) -> None:
         if handle == self._res:
-            self._results += chunk if self.end is None else b""
+            if self.end is None:
+                self._results += chunk
+                self._lines += chunk.count(b"\n")
             return
         self._said += len(chunk)
         if handle == self._err:
