@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,21 @@ def launch(folder: Path, *, resume: bool) -> int:
     pid = os.fork()
     if pid:
         return pid
-    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    from scalerl.cli.main import main
+    code = 99
+    try:
+        log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        from scalerl.cli.main import main
 
-    words = ["train", str(folder / "settings.toml"), "--plain", "--run-dir", str(folder / "run")]
-    os._exit(main([*words, "--resume"] if resume else words))
+        words = ["train", str(folder / "settings.toml"), "--plain"]
+        words += ["--run-dir", str(folder / "run"), *(["--resume"] if resume else [])]
+        code = main(words)
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(code)
 
 
 def children_of(pid: int) -> dict[int, str]:
@@ -97,9 +106,13 @@ def generators_of(pid: int) -> list[int]:
     return [p for p, words in children_of(pid).items() if "resource_tracker" not in words]
 
 
-def await_true(what: Callable[[], bool], deadline_s: float, awaited: str) -> float:
+def await_true(
+    what: Callable[[], bool], deadline_s: float, awaited: str, trainer: int | None = None
+) -> float:
     began = time.monotonic()
     while not what():
+        if trainer and os.waitpid(trainer, os.WNOHANG)[0]:
+            raise SystemExit(f"the trainer ended by itself while {awaited} was awaited")
         if time.monotonic() - began > deadline_s:
             raise SystemExit(f"waited {deadline_s} s for {awaited}")
         time.sleep(0.01)
@@ -116,7 +129,7 @@ def kill_all(folder: Path, kills: int, minutes: float, rng: random.Random) -> di
     back_after: list[float] = []
     count = {"trainer": 0, "generator": 0, "while starting": 0}
     trainer = launch(folder, resume=False)
-    await_true(lambda: size_of(log) > 0, 300, "the first step")
+    await_true(lambda: size_of(log) > 0, 300, "the first step", trainer)
     began = time.monotonic()
     for number in range(kills):
         if time.monotonic() - began > 60 * minutes:
@@ -140,11 +153,13 @@ def kill_all(folder: Path, kills: int, minutes: float, rng: random.Random) -> di
             count["while starting"] += 1
             time.sleep(rng.uniform(0.0, 3.0))
             continue
-        back_after.append(await_true(lambda size=size: size_of(log) > size, 300, "the next step"))
+        back_after.append(
+            await_true(lambda size=size: size_of(log) > size, 300, "the next step", trainer)
+        )
         print(f"\r{number + 1} of {kills} kills", end="", file=sys.stderr, flush=True)
     await_true(lambda: bool(generators_of(trainer)), 120, "the last restart")
     size = size_of(log)
-    await_true(lambda: size_of(log) > size, 300, "the last step")
+    await_true(lambda: size_of(log) > size, 300, "the last step", trainer)
     os.kill(trainer, signal.SIGTERM)
     _, status = os.waitpid(trainer, 0)
     return {

@@ -79,7 +79,7 @@ def test_with_no_restart_left_the_run_ends_within_ten_seconds_and_says_why(
         run_new(config, tmp_path / "run", Watch(6, kill), starts=tmp_path)
     assert time.monotonic() - died[0] < 10
     assert_whole(tmp_path / "run", len(raw_rows(tmp_path / "run")))
-    run_on(tmp_path / "run", Watch(), starts=tmp_path, config=settings(*ASYNC))
+    run_on(tmp_path / "run", Watch(), starts=tmp_path, config=settings())
     assert_whole(tmp_path / "run", 20)
 
 
@@ -237,13 +237,16 @@ def test_a_killed_trainer_leaves_no_process_and_no_memory(tmp_path: Path, start:
     assert set(os.listdir("/dev/shm")) <= memory
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code", "mode"),
+    [(signal.SIGINT, 130, "interleaved"), (signal.SIGTERM, 143, "async")],
+)
 def test_the_command_ends_with_the_signals_code_and_a_checkpoint(
-    tmp_path: Path, start: Path, number: signal.Signals, code: int
+    tmp_path: Path, start: Path, number: signal.Signals, code: int, mode: str
 ) -> None:
     """The signal goes to the whole group, as a terminal or a cluster sends it."""
     run = tmp_path / "run"
-    words = command(run, start, *ASYNC, "--steps", "100000")
+    words = command(run, start, "--execution.mode", mode, "--steps", "100000")
     with subprocess.Popen(
         words,
         stdout=subprocess.DEVNULL,

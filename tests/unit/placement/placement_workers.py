@@ -38,3 +38,31 @@ def busy(connection: Connection) -> None:
     connection.send_bytes(str(os.getpid()).encode())
     while True:
         pass
+
+
+def generator(connection: Connection) -> None:
+    """Says that it is there, acknowledges weights, and fails on anything else."""
+    import msgspec
+
+    from scalerl.messages import (
+        Counters,
+        Failed,
+        Progress,
+        ToGenerator,
+        WeightsLoaded,
+        WeightsReady,
+    )
+
+    encode = msgspec.msgpack.encode
+    connection.send_bytes(encode(Progress(completions=(), version=0, counters=Counters())))
+    while True:
+        try:
+            message = msgspec.msgpack.decode(connection.recv_bytes(), type=ToGenerator)
+        except EOFError:
+            return
+        if isinstance(message, WeightsReady):
+            said = WeightsLoaded(version=message.version, slot=message.slot)
+            connection.send_bytes(encode(said))
+        else:
+            connection.send_bytes(encode(Failed(reason="WeightsCorrupt: no such checksum")))
+            return
