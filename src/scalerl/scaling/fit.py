@@ -1,7 +1,7 @@
 """Fit a compute curve: parameters, intervals, forecasts and a verdict, as one frozen result."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -9,19 +9,16 @@ import numpy as np
 from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.least_squares import PointFits, solve
-from scalerl.scaling.paper import grid_fit, power_law
+from scalerl.scaling.methods import Core, fit_paper, fit_power_law, observed
 from scalerl.scaling.posterior import Draws, Observed, draw
 from scalerl.scaling.result import (
     Fit,
     Interval,
     Method,
-    Origin,
     Parameters,
-    PowerLaw,
     Prediction,
     R0Mode,
     Settings,
-    Status,
 )
 from scalerl.scaling.robust import OUTLIER, SUSPECT, huber, outliers
 from scalerl.scaling.sigmoid import Floats
@@ -82,25 +79,10 @@ def fit(
         case "posterior":
             core = _fit_posterior(data, settings)
         case "paper":
-            core = _fit_paper(data, settings)
+            core = fit_paper(data, settings)
         case "power-law":
-            core = _fit_power_law(data, settings)
+            core = fit_power_law(data, settings)
     return _assemble(data, settings, core, tuple(left_out), notes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Core:
-    """What a method found, before it is dressed as a Fit."""
-
-    status: Status
-    reasons: list[str]
-    weight: Floats
-    least_squares: Parameters | None = None
-    robust: Parameters | None = None
-    draws: Draws | None = None
-    origins: tuple[Origin, ...] = ()
-    power_law: PowerLaw | None = None
-    at_edge: bool = False
 
 
 def _r0_choice(
@@ -177,20 +159,6 @@ def _window(
     return inside, left_out, [note]
 
 
-def observed(data: Curve, s: Settings, weight: Floats | None = None) -> Observed:
-    """The part of a curve the posterior is conditioned on."""
-    own = np.ones(len(data)) if data.weight is None else data.weight
-    return Observed(
-        x=np.log(data.compute),
-        y=data.pass_rate,
-        w=own if weight is None else weight,
-        R0=s.r0 if s.r0_mode == "value" else None,
-        step0=data.r0_observed if s.r0_mode == "step0" else None,
-        A=s.fix_ceiling,
-        prior_b=s.prior_b,
-    )
-
-
 def redraw(data: Curve, s: Settings, weight: Floats) -> Draws:
     """The draws of a posterior fit again, from what determines them."""
     return draw(observed(data, s, weight))
@@ -211,7 +179,7 @@ def _parameters(f: PointFits) -> Parameters:
     )
 
 
-def _fit_posterior(curve: Curve, s: Settings) -> _Core:
+def _fit_posterior(curve: Curve, s: Settings) -> Core:
     data = observed(curve, s)
     need = _needed(data)
     if len(curve) < need:
@@ -219,10 +187,10 @@ def _fit_posterior(curve: Curve, s: Settings) -> _Core:
             f"{len(curve)} points cannot tell {2 + data.unknown} unknowns and the noise; at least "
             f"{need} are needed"
         )
-        return _Core(status="not_identified", reasons=[reason], weight=data.w)
+        return Core(status="not_identified", reasons=[reason], weight=data.w)
     why_not = no_gain(data)
     if why_not is not None:
-        return _Core(status="no_gain", reasons=[why_not], weight=data.w)
+        return Core(status="no_gain", reasons=[why_not], weight=data.w)
     point = solve(data.problem())
     robust, reasons = None, list[str]()
     best = point
@@ -250,7 +218,7 @@ def _fit_posterior(curve: Curve, s: Settings) -> _Core:
         reasons.append("least squares runs into the upper bound A = 1")
     if best.at_edge[0]:
         reasons.append("least squares runs into the edge of where C_mid or B are looked for")
-    return _Core(
+    return Core(
         status=status,
         reasons=reasons,
         weight=data.w,
@@ -279,56 +247,10 @@ def interval(draws: Draws, values: Floats, estimate: float | None = None) -> Int
     return Interval(median if estimate is None else estimate, low, high)
 
 
-def _fit_paper(curve: Curve, s: Settings) -> _Core:
-    data = observed(curve, s)
-    found = grid_fit(data, s.paper_grid)
-    reasons = [
-        "the paper's grid (A.5) gives a point without an interval; C_mid and A are quantised",
-        *(f"{edge}: the true optimum may lie beyond" for edge in found.edges),
-    ]
-    why_not = no_gain(data) if len(curve) >= 3 else "fewer than 3 points"
-    if why_not is not None:
-        return _Core(status="no_gain", reasons=[why_not, *reasons], weight=data.w)
-    enough = len(curve) >= FEW_POINTS and not found.edges
-    point = Parameters(A=found.A, B=found.B, C_mid=found.C_mid, R0=found.R0, rss=found.rss)
-    return _Core(
-        status="weak" if enough else "not_identified",
-        reasons=reasons,
-        weight=data.w,
-        least_squares=point,
-    )
-
-
-def _fit_power_law(curve: Curve, s: Settings) -> _Core:
-    data = observed(curve, s)
-    if len(curve) < 4:
-        reason = f"{len(curve)} points cannot tell A, B, D and the noise; at least 4 are needed"
-        return _Core(status="not_identified", reasons=[reason], weight=data.w)
-    why_not = no_gain(data)
-    if why_not is not None:
-        return _Core(status="no_gain", reasons=[why_not], weight=data.w)
-    A, B, D, rss = power_law(data.x, data.y, data.w, s.fix_ceiling)
-    reasons = ["a power law (A.4) holds only far above C_mid; no interval is given"]
-    status: Status = "weak"
-    later = data.x >= np.median(data.x)
-    if s.fix_ceiling is None and later.sum() >= 4:
-        A_later = power_law(data.x[later], data.y[later], data.w[later], None)[0]
-        if abs(A_later - A) > 0.02:
-            status = "unstable"
-            reasons.append(
-                f"its ceiling moves from {A:.3f} to {A_later:.3f} on the later half alone"
-            )
-    if A >= 1:
-        status = "unstable"
-        reasons.append("A runs into its upper bound 1")
-    law = PowerLaw(A=A, B=B, D=D, rss=rss)
-    return _Core(status=status, reasons=reasons, weight=data.w, power_law=law)
-
-
 def _assemble(
     data: Curve,
     s: Settings,
-    core: _Core,
+    core: Core,
     left_out: tuple[tuple[float, float], ...],
     notes: list[str],
 ) -> Fit:
@@ -370,7 +292,7 @@ def _assemble(
 
 
 def _intervals(
-    data: Curve, s: Settings, core: _Core, point: Parameters | None
+    data: Curve, s: Settings, core: Core, point: Parameters | None
 ) -> tuple[Interval, Interval, Interval, Interval]:
     """A, B, C_mid and R0: the point that stands if it lies inside the intervals, else medians."""
     R0_given = s.r0 if s.r0_mode == "value" else None

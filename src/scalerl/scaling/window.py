@@ -12,7 +12,8 @@ import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
-from scalerl.scaling.fit import fit, observed
+from scalerl.scaling.fit import fit
+from scalerl.scaling.methods import observed
 from scalerl.scaling.posterior import draw
 from scalerl.scaling.result import Interval, Settings, Status
 from scalerl.scaling.special import linspace
