@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": "compare the ceilings and speeds of two or more curves",
     "study": "many runs as one experiment: variants, seeds, a race, a verdict on each axis",
     "report": "one self-contained page about a run, or about several",
+    "data": "check prompt files: everything that is wrong with them in one go",
     "recipes": "what each recipe sets, and why",
     "simulate": "idle shares, staleness and throughput of a split of devices, without them",
     "doctor": "what this machine can run",

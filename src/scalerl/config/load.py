@@ -204,9 +204,12 @@ def _sections_of(annotation: Any) -> list[type[BaseModel]]:
 
 def _explain(error: Any, sources: Mapping[str, str], tree: Mapping[str, Any]) -> str:
     path = _dotted(error["loc"], tree)
-    source = sources.get(path) or next(
-        (s for k, s in sources.items() if path and k.startswith(f"{path}.")), "configuration"
+    near = (
+        s
+        for k, s in sources.items()
+        if path and (k.startswith(f"{path}.") or path.startswith(f"{k}."))
     )
+    source = sources.get(path) or next(near, "configuration")
     if error["type"] == "extra_forbidden":
         return f"{source}: unknown key {path!r}{_hint(path, tree)}"
     message = error["msg"].removeprefix("Value error, ")
@@ -264,6 +267,9 @@ def _literal(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        pairs = (f"{k} = {_literal(v)}" for k, v in value.items() if v is not None)
+        return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_literal(v) for v in value) + "]"
     return repr(value)

@@ -1,0 +1,222 @@
+"""Prompts from files: every shape, every fault, the split and the mix."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalerl.config.schema import Source
+from scalerl.data.sources import load_prompts
+from scalerl.data.template import messages_of, opens_thinking, template_ids
+from scalerl.errors import InputError
+
+FILES = Path(__file__).with_name("files")
+
+
+class Characters:
+    """One token a character; optionally a chat template that adds a BOS and opens the thinking."""
+
+    bos_token_id = 1
+    chat_template = None
+
+    def __init__(self, template=False, bos=1):
+        self.chat_template = "yes" if template else None
+        self._bos = bos
+
+    def encode(self, text):
+        return [ord(c) for c in text]
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+    def apply_chat_template(self, conversation, *, add_generation_prompt, tokenize, return_dict):
+        assert add_generation_prompt
+        assert tokenize
+        assert not return_dict
+        body = "".join(f"[{m['role']}]{m['content']}" for m in conversation)
+        return [1] * self._bos + [ord(c) for c in f"{body}[assistant]<think>\n"]
+
+
+def load(*sources, refuse=True, limit=10_000, share=0.2, tokenizer=None):
+    return load_prompts(
+        [s if isinstance(s, Source) else Source(path=str(s)) for s in sources],
+        tokenizer or Characters(),
+        heldout_share=share,
+        max_prompt_tokens=limit,
+        refuse=refuse,
+    )
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+SHAPES = {
+    "polaris": ("100", "math"),
+    "dapo": ("7", "math"),
+    "gsm8k": ("2400", "math"),
+    "math500": (r"\left( 3, \frac{\pi}{2} \right)", "math"),
+    "aime24": ("033", "math"),
+    "aime25": ("70", "math"),
+    "deepcoder": ("tests ", "code"),
+    "livecodebench": ("tests ", "code"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_published_shapes_are_read_by_name(shape):
+    answer, reward = SHAPES[shape]
+    source = Source(path=str(FILES / f"{shape}.jsonl"), columns=shape, use="train")
+    loaded = load(source)
+    assert loaded.problems == []
+    assert loaded.training[0].answer.startswith(answer)
+    assert loaded.training[0].task == shape
+    assert loaded.tasks[shape].reward == reward
+    if reward == "code":
+        assert json.loads(loaded.details[loaded.training[0].id]["tests"])
+
+
+def test_a_starter_is_shown_with_the_problem():
+    source = Source(path=str(FILES / "livecodebench.jsonl"), columns="livecodebench", use="train")
+    assert "def after(self, n: int)" in load(source).training[0].text
+
+
+def test_every_fault_is_named_with_its_line_in_one_go():
+    with pytest.raises(InputError) as caught:
+        load(FILES / "bad.jsonl", limit=200)
+    message = str(caught.value)
+    for line in (1, 2, 3, 4, 7, 9, 10, 11, 12, 13, 15, 16, 17, 21, 23, 24, 25):
+        assert f"bad.jsonl:{line}: error" in message, line
+    assert message.startswith("17 errors")
+    assert "prompt too long: 299 tokens" in message
+    assert "answers '12', '13'" in message
+
+
+def test_faulty_rows_can_be_left_out_and_no_null_becomes_text():
+    loaded = load(FILES / "bad.jsonl", refuse=False, limit=200, share=0.01)
+    golds = {p.text: p.answer for p in [*loaded.training, *loaded.heldout]}
+    assert golds["b2"] == "12"
+    assert golds["b3"] == "12"
+    assert "b1" not in golds  # twice, with two answers
+    assert golds["What is one?"] == "1"
+    assert not {"none", "nan", "null", "true", ""} & {g.casefold() for g in golds.values()}
+    several = next(p for p in loaded.training if p.text == "b5")
+    assert loaded.details[several.id] == {"golds": ["1", "2"]}
+
+
+def test_copies_are_used_once_and_a_contradiction_is_an_error(tmp_path):
+    rows = [{"prompt": f"Question {i}?", "answer": str(i)} for i in range(5)] * 20
+    loaded = load(write(tmp_path / "a.jsonl", rows))
+    assert len(loaded.training) + len(loaded.heldout) == 5
+    assert sum(p.kind == "duplicate prompt" for p in loaded.problems) == 5
+    assert "occurs 20 times" in loaded.problems[0].text
+    rows[50] = {**rows[50], "answer": "9"}
+    with pytest.raises(InputError, match="conflicting answers"):
+        load(write(tmp_path / "a.jsonl", rows))
+
+
+def test_the_split_does_not_move_when_rows_are_added(tmp_path):
+    rows = [{"prompt": f"Is {i} of {i * i} even or not?", "answer": "yes"} for i in range(300)]
+    few = load(write(tmp_path / "a.jsonl", rows[:200]))
+    many = load(write(tmp_path / "a.jsonl", rows[::-1]))
+    held = {p.id for p in few.heldout}
+    assert held <= {p.id for p in many.heldout}
+    assert 20 < len(held) < 60
+    assert not {p.id for p in many.training} & {p.id for p in many.heldout}
+
+
+def test_a_reformatted_copy_of_a_heldout_prompt_is_an_error_and_a_likeness_reported(tmp_path):
+    text = "Every morning Aya walks $9$ kilometers and stops at a coffee shop, how long in all?"
+    heldout = write(tmp_path / "aime.jsonl", [{"prompt": text, "answer": "204"}])
+    copy = text.replace(" ", "  ").replace("$9$", r"\(9\)")
+    train = write(tmp_path / "train.jsonl", [{"prompt": copy, "answer": "204"}])
+    tested = Source(path=str(heldout), use="heldout")
+    with pytest.raises(InputError, match="held-out prompt in training: is also held out"):
+        load(Source(path=str(train), use="train"), tested)
+    train = write(tmp_path / "train.jsonl", [{"prompt": text.replace("9", "7"), "answer": "1"}])
+    loaded = load(Source(path=str(train), use="train"), tested)
+    assert [p.kind for p in loaded.problems] == ["nearly a held-out prompt"]
+
+
+def test_length_counts_the_template_to_the_token(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "x" * 10, "answer": "1"}])
+    exactly = len(template_ids(messages_of("x" * 10), Characters(template=True)))
+    source = Source(path=str(path), use="train")
+    assert load(source, limit=exactly, tokenizer=Characters(template=True)).training
+    with pytest.raises(InputError, match=f"{exactly} tokens .* limit is {exactly - 1}"):
+        load(source, limit=exactly - 1, tokenizer=Characters(template=True))
+
+
+def test_one_beginning_of_text_and_a_template_that_opens_the_thinking():
+    ids = template_ids(messages_of("hi"), Characters(template=True, bos=2))
+    assert ids.count(1) == 1
+    assert opens_thinking(Characters(template=True))
+    assert not opens_thinking(Characters())
+
+
+def test_parquet_and_csv_are_read_like_jsonl(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra `data` is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `data` is not installed")
+    table = pyarrow.table({"prompt": ["one?", "two?"], "answer": [1.0, None]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet:2: error: bad answer: no answer"):
+        load(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"good\.csv:5: error: bad answer: no answer"):
+        load(FILES / "good.csv")
+    loaded = load(FILES / "good.csv", refuse=False)
+    both = [*loaded.training, *loaded.heldout]
+    assert {p.text: p.answer for p in both} == {"What is 1, plus 1?": "2", "Two\nlines": "3"}
+
+
+def test_a_saved_data_set_is_read_from_its_folder(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="the extra `data` is not installed")
+    rows = [{"problem": f"Problem number {i}?", "answer": str(i)} for i in range(12)]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
+    loaded = load(Source(path=str(tmp_path / "saved"), columns="polaris", use="train"))
+    assert [p.answer for p in loaded.training] == [str(i) for i in range(12)]
+
+
+def test_reasoning_gym_prompts_are_repeatable_and_know_their_entry():
+    pytest.importorskip("reasoning_gym", reason="the extra `environments` is not installed")
+    source = Source(path="reasoning_gym:chain_sum?size=30&seed=3&max_terms=3")
+    loaded, again = load(source), load(source)
+    assert loaded.training == again.training
+    assert {p.task for p in loaded.training} == {"chain_sum"}
+    assert loaded.tasks["chain_sum"].reward == "reasoning_gym"
+    detail = loaded.details[loaded.training[0].id]
+    assert detail["dataset"] == "chain_sum"
+    with pytest.raises(InputError, match="reasoning-gym refuses"):
+        load(Source(path="reasoning_gym:no_such_set"))
+
+
+def test_weights_cut_the_mix_to_the_scarcest_source(tmp_path):
+    paths = [
+        write(tmp_path / f"{n}.jsonl", [{"prompt": f"{n} {i}?", "answer": "1"} for i in range(m)])
+        for n, m in (("a", 100), ("b", 20))
+    ]
+    sources = [
+        Source(path=str(p), use="train", weight=w) for p, w in zip(paths, (3, 1), strict=True)
+    ]
+    loaded = load(*sources)
+    counts = [sum(p.task == name for p in loaded.training) for name in ("a", "b")]
+    assert counts == [60, 20]
+    with pytest.raises(InputError, match="a weight, or none"):
+        load(sources[0], Source(path=str(paths[1]), use="train"))
+
+
+def test_the_embedded_chain_is_one_source_among_others(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"prompt": "x?", "answer": "1"}])
+    loaded = load(Source(path="chain?train=30&heldout=10"), Source(path=str(path), use="train"))
+    assert len(loaded.heldout) == 10
+    assert len(loaded.training) == 31
+    assert loaded.tasks["chain"].reward == "exact"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("absent.jsonl", "no such file"), ("x.bin", "no such file"), (__file__, "cannot read .py")],
+)
+def test_a_source_that_cannot_be_read_is_named(path, message):
+    with pytest.raises(InputError, match=message):
+        load(path)
