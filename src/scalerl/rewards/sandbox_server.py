@@ -23,7 +23,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from scalerl.rewards import sandbox_kernel as kernel
@@ -78,6 +77,9 @@ def serve(channel: socket.socket, setup: dict[str, Any]) -> None:
         os.close(spare.reports)
         if not alone:
             channel.send(json.dumps(reply).encode())
+        with contextlib.suppress(ChildProcessError):  # without a keeper, `_watch` has waited
+            os.waitpid(spare.pid, 0)
+        if not alone:
             spare = _prepare(channel, setup, names)
 
 
@@ -98,18 +100,24 @@ def _prepare(channel: socket.socket, setup: dict[str, Any], names: dict[str, Any
 def _watch(
     channel: socket.socket, spare: Spare, kind: str, deadline_s: float
 ) -> tuple[dict[str, Any], bool]:
-    """Wait for the child's end, or bring it about; (reply, whether the other side is gone)."""
+    """Wait for the program's end, or bring it about; (reply, whether the other side is gone).
+
+    With a keeper, all is over when it reports the status: it only has to end itself.
+    """
     end_at = time.monotonic() + deadline_s
-    child, reports = spare.pid, spare.reports
-    handle = os.pidfd_open(child)
+    handle = os.pidfd_open(spare.pid)
     poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    poll.register(channel, select.POLLIN)
+    for source in (handle, channel, spare.reports):
+        poll.register(source, select.POLLIN)
     killed = alone = False
     said: dict[str, str] = {}
-    while True:
+    while STATUS not in said:
         left_ms = None if killed else max(0, int((end_at - time.monotonic()) * 1000) + 1)
         ready = {number for number, _ in poll.poll(left_ms)}
+        if spare.reports in ready:
+            if not _hear(spare.reports, said):
+                poll.unregister(spare.reports)
+            continue
         if handle in ready:
             break
         if channel.fileno() in ready:
@@ -118,45 +126,41 @@ def _watch(
                 poll.unregister(channel)
         if not killed:
             killed = True
-            said = _kill(child, reports, kind)
+            _kill(spare, kind, said)
     os.close(handle)
-    _, status = os.waitpid(child, 0)
+    status = int(said[STATUS]) if STATUS in said else os.waitpid(spare.pid, 0)[1]
     if kind == "none":
         _end_orphans()
-    said.update(_records(reports))
-    if kind == "bubblewrap" and STATUS in said:
-        status = int(said[STATUS])
     if FAILED in said or (kind == "bubblewrap" and STATUS not in said):
         return {"broken": said.get(FAILED, f"the keeper ended with {status}")}, alone
     return {"status": os.waitstatus_to_exitcode(status), "killed": killed}, alone
 
 
-def _kill(child: int, reports: int, kind: str) -> dict[str, str]:
-    """SIGKILL for the program; what was read of the reports on the way."""
-    said: dict[str, str] = {}
+def _kill(spare: Spare, kind: str, said: dict[str, str]) -> None:
+    """SIGKILL for the program; its keeper says which it is."""
     if kind == "none":
         with contextlib.suppress(ProcessLookupError):  # it has not made its group yet, or is gone
-            os.killpg(child, signal.SIGKILL)
+            os.killpg(spare.pid, signal.SIGKILL)
     if kind != "bubblewrap":
-        os.kill(child, signal.SIGKILL)
-        return said
-    for tag, text in _records(reports):
-        said[tag] = text
-        if tag == PROGRAM:
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
-                os.kill(int(text), signal.SIGKILL)
-            break
-    return said
+        os.kill(spare.pid, signal.SIGKILL)
+        return
+    while PROGRAM not in said and _hear(spare.reports, said):
+        pass
+    if PROGRAM in said:
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
+            os.kill(int(said[PROGRAM]), signal.SIGKILL)
 
 
 def _report(tell: int, tag: str, text: str) -> None:
     os.write(tell, (tag + text).encode("ascii", "replace")[:_RECORD].ljust(_RECORD))
 
 
-def _records(reports: int) -> Iterator[tuple[str, str]]:
-    """What keeper and program reported, up to the end of file."""
-    while record := os.read(reports, _RECORD).decode():
-        yield record[0], record[1:].rstrip()
+def _hear(reports: int, said: dict[str, str]) -> bool:
+    """Read one report; False at the end of file."""
+    record = os.read(reports, _RECORD).decode()
+    if record:
+        said[record[0]] = record[1:].rstrip()
+    return bool(record)
 
 
 def _end_orphans() -> None:
