@@ -17,11 +17,11 @@ function drawStudy() {
   const bounds = study.variants.flatMap((v) => triple(v.A)).filter(known);
   const room = bounds.length ? scale(Math.min(...bounds), Math.max(...bounds), 4, 76) : null;
   const rows = study.variants.map((v, i) => make("tr", {},
-    make("th", { scope: "row" }, v.name, make("span", { class: "low" }, v.about)),
+    make("th", { scope: "row" }, swatch(lookOf(v, i)), ` ${v.name}`, make("div", { class: "low" }, v.about)),
     make("td", {}, `${VERDICT_SIGNS[v.verdict] ?? ""} ${v.verdict}`, make("span", { class: "low" }, v.words)),
     make("td", {}, String(v.runs), v.collapsed ? make("span", { class: "low" }, `${v.collapsed} collapsed`) : null),
     make("td", {}, `${rate(v.start)} → ${rate(v.end)}`),
-    make("td", {}, interval(triple(v.A), rate), room ? ceilingBar(triple(v.A), i, room) : null),
+    make("td", {}, interval(triple(v.A), rate), room ? ceilingBar(triple(v.A), lookOf(v, i), room) : null),
     make("td", {}, interval(triple(v.B), (x) => number(x))),
     make("td", {}, interval(triple(v.C_mid), (x) => number(x))),
     make("td", {}, known(v.to_target.estimate) ? interval(triple(v.to_target), (x) => number(x)) : "–"),
@@ -33,6 +33,12 @@ function drawStudy() {
     make("details", {}, make("summary", {}, "The paper's rule, crossing curves, forecasts"), make("dl", { class: "reasons" }, study.variants.flatMap(besideOf), forecastsOf(study))),
     ...study.notes.map((text) => make("p", { class: "note" }, text)),
   );
+}
+
+// The run whose colour stands for a variant in the figures.
+function lookOf(variant, otherwise) {
+  const found = page.runs.findIndex((run) => run.name.startsWith(`${variant.name}/`));
+  return found < 0 ? otherwise % page.runs.length : found;
 }
 
 function studyNote({ unit, run_sd, run_sd_from }) {

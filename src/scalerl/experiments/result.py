@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scalerl.experiments import collapse
+from scalerl.experiments.collapse import RunHealth
 from scalerl.experiments.forecasts import Forecast
 from scalerl.experiments.forecasts import words as forecast_words
 from scalerl.experiments.race import ceiling, p_best
@@ -27,10 +29,7 @@ from scalerl.scaling.readers.read import read_curve
 from scalerl.scaling.replicates import RUN_SPEED_SD, RunSpread, equal_draws, run_spread
 from scalerl.scaling.result import Fit, Interval
 from scalerl.scaling.sigmoid import Floats, compute_to_target
-from scalerl.scaling.warn import warn
 
-COLLAPSED = 0.25
-"""A run has collapsed when, under a red drawdown, it ends with this share of its gain lost."""
 CROSSES = 0.5
 """Probability from which two curves are said to cross."""
 NOTHING = Interval(None, None, None)
@@ -87,6 +86,7 @@ class StudyResult:
     """Degrees of freedom of the spread between runs; 0: the paper's."""
     variants: tuple[VariantResult, ...]
     forecasts: tuple[Forecast, ...]
+    health: tuple[RunHealth, ...]
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,6 +157,7 @@ def study_result(
         run_sd_from=spread.replicates,
         variants=tuple(rows),
         forecasts=tuple(forecasts),
+        health=tuple(collapse.health(known)),
         notes=tuple(said),
     )
 
@@ -180,7 +181,7 @@ def _variant(
     p_best: float | None,
     seed: int,
 ) -> VariantResult:
-    collapsed = sum(collapsed_at(c) is not None for c in curves)
+    collapsed = sum(collapse.fell_at(c) is not None for c in curves)
     told = any(f.A.estimate is not None for f in fits)
     own = pooled(fits, spread, target, seed)
     A = _quantiles(ceiling(fits, spread, seed), limit=1.0)
@@ -239,23 +240,6 @@ def pooled(
     if T:
         out["to_target"] = _quantiles(np.exp(np.clip(np.mean(T, axis=0), -700, 700)))
     return out
-
-
-def collapsed_at(curve: Curve) -> float | None:
-    """Step at which a run that collapsed was first warned of, or None.
-
-    Collapsed: a red drawdown, and the last three evaluations below the best three by COLLAPSED of
-    what had been gained.
-    """
-    red = [w for w in warn(curve) if w.level == "red" and w.kind == "drawdown"]
-    if not red or len(curve) < 3:
-        return None
-    mean = np.convolve(curve.pass_rate, np.ones(3) / 3, "valid")
-    start = curve.r0_observed if curve.r0_observed is not None else float(curve.pass_rate[0])
-    gained = float(mean.max()) - start
-    if gained <= 0 or float(mean.max() - mean[-1]) < COLLAPSED * gained:
-        return None
-    return red[0].step if red[0].step is not None else red[0].compute
 
 
 def _quantiles(draws: Floats | None, *, limit: float = np.inf) -> Interval:
@@ -373,6 +357,8 @@ def table(result: StudyResult) -> str:
         lines += [f"  {v.name:<{wide}}{v.crossing}" for v in crossings]
     if result.forecasts:
         lines += ["", *forecast_words(result.forecasts)]
+    if said := collapse.words(result.health):
+        lines += ["", *said]
     lines += ["", _spread_words(result), *(f"note: {n}" for n in result.notes)]
     return "\n".join(lines)
 

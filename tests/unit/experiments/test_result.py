@@ -9,7 +9,7 @@ import pytest
 
 from scalerl import scaling
 from scalerl.experiments import forecasts
-from scalerl.experiments.result import StudyResult, collapsed_at, study_result, table
+from scalerl.experiments.result import StudyResult, study_result, table
 
 N = 40
 
@@ -32,7 +32,7 @@ def collapse(seed: int) -> scaling.Curve:
     rates = one.pass_rate.copy()
     rates[20:] = np.maximum(0.3, rates[20] - 0.02 * np.arange(1, N - 19))
     return scaling.Curve(
-        name="falls", compute=one.compute, pass_rate=rates, unit="flops", r0_observed=0.4,
+        name=f"seed-{seed}", compute=one.compute, pass_rate=rates, unit="flops", r0_observed=0.4,
         step=one.step,
     )  # fmt: skip
 
@@ -99,10 +99,10 @@ def test_the_spread_comes_from_the_replicates(found):
 def test_collapses_are_counted(found):
     assert row(found, "falls").collapsed == 3
     assert row(found, "base").collapsed == 0
-    assert collapsed_at(curve(0)) is None
-    at = collapsed_at(collapse(0))
-    assert at is not None
-    assert 20 < at < 30
+    health = {(h.variant, h.run): h for h in found.health}
+    assert len(health) == 18
+    assert not health["base", "seed-0"].collapsed
+    assert "red drawdown: warned of 3 of 3 collapses" in table(found)
 
 
 def test_the_papers_rule_stands_beside(found):
