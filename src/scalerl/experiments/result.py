@@ -17,6 +17,7 @@ import numpy as np
 
 from scalerl.experiments import collapse
 from scalerl.experiments.collapse import RunHealth
+from scalerl.experiments.crossing import crossing
 from scalerl.experiments.forecasts import Forecast
 from scalerl.experiments.forecasts import words as forecast_words
 from scalerl.experiments.race import ceiling, p_best
@@ -30,8 +31,6 @@ from scalerl.scaling.replicates import RUN_SPEED_SD, RunSpread, equal_draws, run
 from scalerl.scaling.result import Fit, Interval
 from scalerl.scaling.sigmoid import Floats, compute_to_target
 
-CROSSES = 0.5
-"""Probability from which two curves are said to cross."""
 NOTHING = Interval(None, None, None)
 
 Verdict = Literal[
@@ -144,7 +143,8 @@ def study_result(
         goal = found.pairs[0].target
     rows = [
         _variant(
-            n, fits[n], known[n], _pair(found, n, base), base=base, spread=spread, target=goal,
+            n, fits[n], known[n], _pair(found, n, base), base=base,
+            base_fits=fits.get(base, ()), spread=spread, target=goal,
             about=(abouts or {}).get(n, ""), p_best=best[n], seed=seed,
         )
         for seed, n in enumerate(fits, 1)
@@ -175,6 +175,7 @@ def _variant(
     pair: Pair | None,
     *,
     base: str,
+    base_fits: Sequence[Fit],
     spread: RunSpread,
     target: float | None,
     about: str,
@@ -187,6 +188,7 @@ def _variant(
     A = _quantiles(ceiling(fits, spread, seed), limit=1.0)
     delta, p_better, ratio = _against_base(pair, name)
     verdict, words = _verdict(pair, name, base, p_better, ratio, collapsed, len(fits), fits)
+    crosses = crossing(name, fits, base, base_fits, spread) if pair else None
     starts = [c.r0_observed for c in curves if c.r0_observed is not None]
     return VariantResult(
         name=name,
@@ -207,7 +209,7 @@ def _variant(
         verdict=verdict,
         words=words,
         paper=_paper(pair),
-        crossing=_crossing(pair, name, base, fits),
+        crossing="" if crosses is None else crosses.words(amount(crosses.at)),
     )
 
 
@@ -315,22 +317,6 @@ def _paper(pair: Pair | None) -> str:
     return f"{rule.winner}, by {rule.by}; {how}"
 
 
-def _crossing(pair: Pair | None, name: str, base: str, fits: Sequence[Fit]) -> str:
-    """Ahead early and behind late, or the other way round, in words; empty if they hardly cross."""
-    if pair is None or (pair.p_crossing or 0) < CROSSES or pair.delta_A.estimate is None:
-        return ""
-    delta, _, _ = _against_base(pair, name)
-    late, early = (name, base) if (delta.estimate or 0) > 0 else (base, name)
-    at = pair.crossing
-    if at.estimate is None:
-        return ""
-    seen = "" if at.estimate <= max(f.window[1] for f in fits) else ", beyond what was measured"
-    return (
-        f"{early} ahead early, {late} late: they cross near {at.estimate:.3g}"
-        f" [{at.low:.3g}, {at.high:.3g}] (P = {pair.p_crossing:.2f}{seen})"
-    )
-
-
 def table(result: StudyResult) -> str:
     """The result for a terminal."""
     wide = max(8, *(len(v.name) for v in result.variants), 0) + 2 if result.variants else 10
@@ -338,14 +324,14 @@ def table(result: StudyResult) -> str:
     lines = [
         f"{result.name}: ceilings and speeds, compute in {result.unit}; 90 % intervals",
         "",
-        f"{'variant':<{wide}}{'runs':>5}  {'held-out':<13}{'A':<22}{'B':<18}{'C_mid':<28}"
-        f"{target:<28}{'P(>base)':>9}{'P(best)':>9}  verdict",
+        f"{'variant':<{wide}}{'runs':>5}  {'held-out':<13}{'A':<22}{'B':<18}{'C_mid':<24}"
+        f"{target:<24}{'P(>base)':>9}{'P(best)':>9}  verdict",
     ]
     for v in result.variants:
         lines.append(
             f"{v.name:<{wide}}{v.runs:>5}  {_rate(v.start)} → {_rate(v.end):<6}"
-            f"{_span(v.A, '.3f'):<22}{_span(v.B, '.2f'):<18}{_span(v.C_mid, '.3g'):<28}"
-            f"{_span(v.to_target, '.3g'):<28}{_p(v.p_better):>9}{_p(v.p_best):>9}  "
+            f"{_span(v.A, '.3f'):<22}{_span(v.B, '.2f'):<18}{_span(v.C_mid, ''):<24}"
+            f"{_span(v.to_target, ''):<24}{_p(v.p_better):>9}{_p(v.p_best):>9}  "
             + v.verdict + (f" ({v.words})" if v.words else "")
         )  # fmt: skip
     if any(v.paper for v in result.variants):
@@ -375,12 +361,23 @@ def _spread_words(result: StudyResult) -> str:
     return f"Run-to-run SD of A: {_span(sd, '.4f')}, {whence}."
 
 
+def amount(value: float) -> str:
+    """A compute for a table: 0.0123, 17.8G, 1.2P."""
+    for power, sign in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if abs(value) >= 10**power:
+            return f"{value / 10**power:.3g}{sign}"
+    return f"{value:.3g}"
+
+
 def _span(i: Interval, form: str) -> str:
+    def shown(value: float) -> str:
+        return f"{value:{form}}" if form else amount(value)
+
     if i.low is None and i.high is None:
-        return "–" if i.estimate is None else f"{i.estimate:{form}}"
-    low = "–" if i.low is None else f"{i.low:{form}}"
-    high = "…" if i.high is None else f"{i.high:{form}}"
-    middle = "" if i.estimate is None else f"{i.estimate:{form}} "
+        return "–" if i.estimate is None else shown(i.estimate)
+    low = "–" if i.low is None else shown(i.low)
+    high = "…" if i.high is None else shown(i.high)
+    middle = "" if i.estimate is None else f"{shown(i.estimate)} "
     return f"{middle}[{low}, {high}]"
 
 

@@ -120,6 +120,22 @@ def test_crossing_curves_are_pointed_out():
     assert "Curves that cross" in table(found)
 
 
+def test_equal_or_parallel_curves_do_not_cross(found):
+    assert row(found, "same").crossing == ""
+    assert row(found, "higher").crossing == ""
+    assert row(found, "lower").crossing == ""
+
+
+def test_a_crossing_still_ahead_is_told_as_such():
+    curves = {
+        "base": [curve(i, C_mid=1500, A=0.56, end=3400) for i in range(3)],
+        "late": [curve(i, C_mid=4500, A=0.70, end=3400) for i in range(3, 6)],
+    }
+    words = row(study_result("crossing", curves, base="base"), "late").crossing
+    assert "beyond what was measured" in words
+    assert words.startswith("base ahead early, late late")
+
+
 def test_forecasts_of_the_first_half_are_checked(found):
     mine = [f for f in found.forecasts if f.variant == "base"]
     assert len(mine) == 3
