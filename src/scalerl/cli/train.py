@@ -34,9 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
     from scalerl.config import load_config
     from scalerl.errors import InputError
     from scalerl.experiments.monitor import Monitor
+    from scalerl.pipeline import ranks
     from scalerl.pipeline.rollouts import Stopped
+    from scalerl.pipeline.run import make_trainer
     from scalerl.pipeline.session import run_new, run_on
 
+    if ranks.follows():
+        ranks.run_follower(make_trainer)
+        return 0
     files = [Path(f) for f in arguments.configs]
     path = arguments.run_dir
     if arguments.resume:
@@ -62,5 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         except Stopped as stop:
             listener.close(f"{stop}; go on with: scalerl train --resume --run-dir {path}")
             return 128 + stop.number
+        finally:
+            ranks.leave()
         listener.finish(ending)
     return 0

@@ -25,9 +25,20 @@ class TinyModel(Section):
     feed_forward: PositiveInt = Field(default=192, description="width of the SwiGLU layer")
 
 
+class Lora(Section):
+    """Train low-rank factors beside frozen weights; generators get the merged weights."""
+
+    rank: int = Field(default=0, ge=0, description="0: off, all weights are trained")
+    alpha: PositiveInt = Field(default=16, description="factors are scaled by alpha / rank")
+    targets: tuple[str, ...] = Field(
+        default=(), description="names such as q_proj; empty: every linear layer but the head"
+    )
+
+
 class Model(Section):
     path: str = Field(default="", description="HF folder or hub name; empty: the embedded model")
     tiny: TinyModel = TinyModel()
+    lora: Lora = Lora()
     weights: Literal["float32", "bfloat16"] = Field(
         default="float32", description="weights the forward pass uses, on both sides"
     )
@@ -103,6 +114,21 @@ class Data(Section):
     seed: int = Field(default=0, ge=0, description="seed of the prompts, apart from the run's own")
     max_operations: int = Field(
         default=6, ge=1, le=12, description="operations of the longest chain"
+    )
+
+
+class Rewards(Section):
+    """How completions are checked; which check a task has is said by its source."""
+
+    mode: Literal["strict", "lenient"] = Field(
+        default="strict",
+        description="an answer counts only where answers are stated, or also the last number",
+    )
+    workers: PositiveInt = Field(default=1, description="processes for checks that take time")
+    limit_s: float = Field(default=3.0, gt=0, description="seconds a check may take")
+    memory_mb: int = Field(default=2048, ge=256, description="address space of a worker")
+    allow_unsandboxed_code: bool = Field(
+        default=False, description="run model-written code even where no sandbox works"
     )
 
 
@@ -325,6 +351,11 @@ class Execution(Section):
     )
     generators: PositiveInt = Field(default=1, description="generator processes (async mode)")
     threads: PositiveInt = Field(default=1, description="torch threads a process")
+    trainer_ranks: PositiveInt = Field(
+        default=1,
+        description="processes that share the trainer's weights, optimiser and rows (FSDP); under "
+        "torchrun its own number counts",
+    )
     activation_checkpointing: bool = Field(
         default=False,
         description="the trainer keeps layer inputs only and computes the rest again: less memory, "
@@ -364,6 +395,7 @@ class Config(Section):
     steps: PositiveInt = Field(default=100, description="optimiser steps of the run")
     model: Model = Model()
     data: Data = Data()
+    rewards: Rewards = Rewards()
     supervised: Supervised = Supervised()
     batch: Batch = Batch()
     sampling: Sampling = Sampling()

@@ -19,7 +19,7 @@ _BASE = ".base_layer."
 
 
 def add_lora(
-    model: PreTrainedModel, *, rank: int, alpha: float, targets: Sequence[str], seed: int
+    model: PreTrainedModel, *, rank: int, alpha: int, targets: Sequence[str], seed: int
 ) -> None:
     """Freeze `model` and put adapters on the linear layers named in `targets`, in place.
 

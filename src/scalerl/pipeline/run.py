@@ -8,6 +8,7 @@ Config ─▶ start model, prompts ─▶ Trainer, Rollouts(fleet, buffer, strea
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,23 +21,24 @@ from scalerl.algorithm.length_penalty import LengthPenalty
 from scalerl.algorithm.losses import make_loss
 from scalerl.config import Config
 from scalerl.config import schema as axes
-from scalerl.data.chain import TASK
 from scalerl.data.curriculum import PromptStream
-from scalerl.errors import InputError
 from scalerl.generate.sampling import request_seed
 from scalerl.messages import Completion, Prompt, Request, Scored
 from scalerl.model.load import load_model, load_tokenizer
+from scalerl.model.lora import add_lora
+from scalerl.pipeline import ranks
 from scalerl.pipeline.buffer import Buffer, make_regime
 from scalerl.pipeline.fleet import Fleet, InlineFleet, ProcessFleet
 from scalerl.pipeline.generator import GeneratorSpec, build_loop
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import Compute
 from scalerl.pipeline.process import generator_main
+from scalerl.pipeline.prompts import make_score, make_scorer, run_prompts
 from scalerl.pipeline.records import RunDirectory
 from scalerl.pipeline.rollouts import Rollouts, RolloutSettings
-from scalerl.pipeline.start import chain_prompts
 from scalerl.pipeline.weights import SharedWeights, WeightStore, local_buffers, pack
-from scalerl.rewards.exact import THINK_END, exact_outcome
+from scalerl.rewards.exact import THINK_END
+from scalerl.rewards.scorer import Scorer
 from scalerl.train.batches import PassLimits
 from scalerl.train.step import OptimizerSettings, Trainer
 
@@ -57,7 +59,8 @@ class Run:
     heldout: list[Prompt]
     decode: Callable[[tuple[int, ...]], str]
     request_heldout: Callable[[int], list[Request]]
-    score: Callable[[Prompt, Completion], Scored]
+    scorer: Scorer
+    score: Callable[[Prompt, Completion], Scored]  # of the scorer, waited for
     compute: Compute
     clock: Callable[[], float]
     shared: SharedWeights | None
@@ -80,7 +83,9 @@ class Run:
         Args:
             grace_s: what they get to end by themselves before they are killed.
         """
+        self.scorer.close()
         self.fleet.close(grace_s)
+        self.trainer.close()
         if self.shared is not None:
             self.shared.close()
 
@@ -101,12 +106,16 @@ def open_run(
     """
     torch.set_num_threads(config.execution.threads)
     tokenizer = load_tokenizer(start_path)
-    training, heldout = chain_prompts(config, tokenizer.encode)
-    trainer = make_trainer(config, trained_path or start_path)
+    loaded = run_prompts(config, tokenizer, warn=lambda text: print(text, file=sys.stderr))
+    training, heldout = loaded.training, loaded.heldout
+    scorer = make_scorer(config, loaded)
+    score = make_score(scorer, tokenizer.decode)
+    if config.model.lora.rank:  # a checkpoint's model has the adapters in it already
+        trained_path = None
+    trainer = ranks.open_trainer(config, trained_path or start_path, make_trainer)
     spec = generator_spec(config, start_path, tokenizer, [*training, *heldout])
     regime = make_regime(config.regime, config.batch.groups)
     rules = make_rules(config)
-    score = make_score(tokenizer.decode)
     fleet, store, shared = make_fleet(config, spec, trainer, clock)
     rollouts = Rollouts(
         fleet=fleet,
@@ -144,6 +153,7 @@ def open_run(
             for index, prompt in enumerate(heldout)
             for sample in range(config.evaluation.completions)
         ],
+        scorer=scorer,
         score=score,
         compute=Compute(),
         clock=clock,
@@ -151,11 +161,15 @@ def open_run(
     )
 
 
-def make_trainer(config: Config, model_path: Path) -> Trainer:
+def make_trainer(config: Config, model_path: Path, kind: type[Trainer] = Trainer) -> Trainer:
+    """A trainer on the model in `model_path`; every rank of a sharded one makes its own."""
     bounds = config.loss.model_dump(exclude={"type"})
-    o = config.optimizer
-    return Trainer(
-        load_model(model_path, config.model.weights),
+    o, lora = config.optimizer, config.model.lora
+    model = load_model(model_path, config.model.weights)
+    if lora.rank:
+        add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.seed)
+    return kind(
+        model,
         make_loss(config.loss.type, **bounds),
         OptimizerSettings(
             lr=o.lr,
@@ -195,22 +209,6 @@ def make_stream(config: Config, prompts: list[Prompt]) -> PromptStream:
     return PromptStream(
         prompts, seed=config.seed, curriculum=config.curriculum.type, threshold=threshold
     )
-
-
-def make_score(
-    decode: Callable[[list[int]], object],
-) -> Callable[[Prompt, Completion], Scored]:
-    """The verdict on a completion: +1 correct, −1 otherwise."""
-
-    def score(prompt: Prompt, completion: Completion) -> Scored:
-        if prompt.task != TASK:
-            raise InputError(f"no reward is known for task {prompt.task!r}")
-        ids = completion.token_ids[:-1] if completion.finish == "stop" else completion.token_ids
-        outcome = exact_outcome(str(decode(list(ids))), prompt.answer)
-        reward = 1.0 if outcome == "correct" else -1.0
-        return Scored(completion=completion, reward=reward, outcome=outcome)
-
-    return score
 
 
 def make_request(

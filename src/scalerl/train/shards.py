@@ -7,6 +7,7 @@ The format is torch.distributed.checkpoint's. Names are those of `Trainer.optimi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
         if isinstance(entry, TensorStorageMetadata)
     }
     try:
-        load(tensors, storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():  # it says that it loads in a single process, as asked
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            load(tensors, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         raise OSError(f"{folder}: {error}") from error
     return tensors

@@ -99,7 +99,7 @@ class Trainer:
         self.settings = settings
         self._loss = loss
         self._limits = limits
-        self._checkpointing = activation_checkpointing
+        self._offload = offload_optimizer
         if activation_checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", None)
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -108,7 +108,7 @@ class Trainer:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
         self._parameters = [p for _, p in named]
-        self._master = [_master_of(p, on_cpu=offload_optimizer) for p in self._parameters]
+        self._master = [self._master_of(p) for p in self._parameters]
         self.optimizer = torch.optim.AdamW(
             self._master,
             lr=settings.lr,
@@ -160,12 +160,12 @@ class Trainer:
         """Let go of what training held beside this process: nothing here."""
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """AdamW's state by parameter name, and master weights that the model does not hold."""
+        """AdamW's state by parameter name, and master weights that the exported model lacks."""
         tensors: dict[str, Tensor] = {}
         for name, master, parameter in self._triples():
             for key, value in self.optimizer.state.get(master, {}).items():
                 tensors[f"{key}:{name}"] = value
-            if master is not parameter:
+            if master is not parameter or ".lora_" in name:
                 tensors[f"master:{name}"] = master.detach()
         return tensors
 
@@ -189,6 +189,14 @@ class Trainer:
 
     def _wrap(self) -> None:
         """Shard the modules, before the optimiser sees their parameters."""
+
+    def _master_of(self, parameter: nn.Parameter) -> nn.Parameter:
+        """The FP32 weights that the optimiser updates: the parameter itself if it is FP32."""
+        if self._offload:
+            return nn.Parameter(parameter.detach().to("cpu", torch.float32, copy=True))
+        if parameter.dtype == torch.float32:
+            return parameter
+        return nn.Parameter(parameter.detach().float())
 
     def _as_master(self, key: str, master: Tensor, whole: Tensor) -> Tensor:
         """A tensor of the optimiser's state in the place and type of the master weights."""
@@ -303,12 +311,3 @@ def clip_by_global_norm(parameters: Sequence[Tensor], limit: float) -> float:
     """Scale the gradients down to a norm of `limit`; their norm before that, over all shards."""
     norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
-
-def _master_of(parameter: nn.Parameter, *, on_cpu: bool) -> nn.Parameter:
-    """The FP32 weights that the optimiser updates: the parameter itself if it is FP32 already."""
-    if on_cpu:
-        return nn.Parameter(parameter.detach().to("cpu", torch.float32, copy=True))
-    if parameter.dtype == torch.float32:
-        return parameter
-    return nn.Parameter(parameter.detach().float())
