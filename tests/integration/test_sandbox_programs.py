@@ -87,7 +87,7 @@ READ_AND_SUM = {
     "stack limit raised": "import resource\n"
     "h=resource.getrlimit(resource.RLIMIT_STACK)[1]\nresource.setrlimit(resource.RLIMIT_STACK,(h,h))"
     "\ninput()\nprint(sum(map(int,input().split())))",
-    "warnings and noise on stderr": "import sys\nprint('debug'*1000,file=sys.stderr)\ninput()\n"
+    "warnings and noise on stderr": "import sys\nprint('debug'*200_000,file=sys.stderr)\ninput()\n"
     "print(sum(map(int,input().split())))",
 }
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 _CHUNK = 1 << 16
 _STDERR_KEPT = 4096
+_NOISE_ALLOWED = 16 << 20  # bytes of stderr that are read and thrown away before it is too much
 
 
 class Reader:
@@ -28,7 +29,7 @@ class Reader:
         self._results = bytearray()
         self._stdin = memoryview(stdin)
         self._nonce, self._most_bytes, self._calls = nonce, most_bytes, calls
-        self._said = 0  # bytes of stdout and stderr
+        self._said, self._noise = 0, 0  # bytes of stdout and of stderr
         self._lines = 0  # of results
         their_stdin, self._feed = os.pipe()
         self._out, their_out = os.pipe()
@@ -99,7 +100,7 @@ class Reader:
                 return json.loads(message)
             else:
                 self._read(ready, poll)
-            if max(self._said, len(self._results) - _CHUNK) > self._most_bytes:
+            if self._too_much():
                 self.end = self.end or "output"
             if told:
                 continue
@@ -108,6 +109,13 @@ class Reader:
                 told, deadline = True, time.monotonic() + reap_s
             elif values < self._lines <= self._calls:
                 values, deadline = self._lines, min(end_at, time.monotonic() + time_s)
+
+    def _too_much(self) -> bool:
+        return (
+            self._said > self._most_bytes
+            or len(self._results) > self._most_bytes + _CHUNK
+            or self._noise > _NOISE_ALLOWED
+        )
 
     def _ready(self, poll: select.poll, left_s: float) -> set[int]:
         return {handle for handle, _ in poll.poll(int(left_s * 1000) + 1)}
@@ -136,10 +144,12 @@ class Reader:
                 self._results += chunk
                 self._lines += chunk.count(b"\n")
             return
-        self._said += len(chunk)
         if handle == self._err:
+            self._noise += len(chunk)
             self.stderr = (self.stderr + chunk)[-_STDERR_KEPT:]
-        elif self._said <= self._most_bytes:
+            return
+        self._said += len(chunk)
+        if self._said <= self._most_bytes:
             self.stdout += chunk
 
     def _give(self) -> bool:
