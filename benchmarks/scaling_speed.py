@@ -6,6 +6,8 @@ work on the machine makes wall time unsteady, so the best of several is taken an
 beside it.
 """
 
+import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -63,19 +65,22 @@ def literal_grid(curve: Curve, r0: float) -> tuple[float, float, float]:
     return found
 
 
-def command_seconds(curve: Curve) -> tuple[float, float]:
-    """Wall seconds of `scalerl fit FILE` in a fresh interpreter: best and median of seven."""
+def command_seconds(curve: Curve) -> tuple[float, float, float]:
+    """Seconds of `scalerl fit FILE` in a fresh interpreter: wall best and median of seven, CPU."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "curve.csv"
         rows = zip([0.0, *curve.compute], [curve.r0_observed, *curve.pass_rate], strict=True)
         path.write_text("gpu_hours,pass_rate\n" + "".join(f"{c},{r}\n" for c, r in rows))
         run = [sys.executable, "-c", COMMAND, str(path), "--predict", "16000"]
         times = []
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         for _ in range(7):
             start = time.perf_counter()
             subprocess.run(run, check=True, capture_output=True)
             times.append(time.perf_counter() - start)
-    return min(times), float(np.median(times))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return min(times), float(np.median(times)), cpu / len(times)
 
 
 def main() -> None:
@@ -94,7 +99,7 @@ def main() -> None:
         grid = literal_grid(curve, 0.40)
     grid_wall = time.perf_counter() - grid_start
     ours = fit(curve, r0=0.40, method="paper")
-    shell_best, shell_median = command_seconds(curve)
+    shell_best, shell_median, shell_cpu = command_seconds(curve)
     per_second = len(rates) / points_wall
     result = {
         "targets": {"point fits a second": 5000, "full fit s": 0.060, "shell to table s": 1.5},
@@ -102,7 +107,11 @@ def main() -> None:
         "point fits a second of CPU": round(len(rates) / points_cpu),
         "full fit with intervals s": round(full_wall, 4),
         "full fit with intervals CPU s": round(full_cpu, 4),
-        "shell to table s": {"best": round(shell_best, 3), "median": round(shell_median, 3)},
+        "shell to table s": {
+            "best": round(shell_best, 3),
+            "median": round(shell_median, 3),
+            "CPU": round(shell_cpu, 3),
+        },
         "literal grid of A.5 s": round(grid_wall, 2),
         "our grid of A.5 s": round(paper_wall, 4),
         "one literal grid in full fits with intervals": round(grid_wall / full_wall),
@@ -111,7 +120,11 @@ def main() -> None:
         "our grid found": {
             "A": ours.A.estimate, "B": ours.B.estimate, "C_mid": ours.C_mid.estimate,
         },
-        "met": per_second >= 5000 and full_wall <= 0.060 and shell_median <= 1.5,
+        "processes waiting for a core": round(os.getloadavg()[0], 1),
+        "met by wall time": per_second >= 5000 and full_wall <= 0.060 and shell_median <= 1.5,
+        "met by CPU time": len(rates) / points_cpu >= 5000
+        and full_cpu <= 0.060
+        and shell_cpu <= 1.5,
     }  # fmt: skip
     report(result, FILE, write=args.write)
 

@@ -20,7 +20,7 @@ from scalerl.scaling.result import (
     R0Mode,
     Settings,
 )
-from scalerl.scaling.robust import OUTLIER, SUSPECT, huber, outliers
+from scalerl.scaling.robust import OUTLIER, SUSPECT, huber, outlier_weight, outliers
 from scalerl.scaling.sigmoid import Floats
 from scalerl.scaling.verdict import FEW_POINTS, judge, no_gain, rolling_origins
 from scalerl.scaling.warn import red_rows
@@ -195,11 +195,11 @@ def _fit_posterior(curve: Curve, s: Settings) -> Core:
     robust, reasons = None, list[str]()
     best = point
     if outliers(data, point, SUSPECT).any():
-        robust_fit, row_weight = huber(data)
+        robust_fit = huber(data)
         far = outliers(data, robust_fit)
         if far.any():
             best, robust = robust_fit, _parameters(robust_fit)
-            data = replace(data, w=data.w * row_weight)
+            data = replace(data, w=data.w * outlier_weight(far))
             reasons.append(_outlier_reason(curve, far, point, robust_fit))
     draws = draw(data)
     reached = float(draws.quantiles(draws.fraction(curve.compute[-1:]))[1, 0])

@@ -28,8 +28,8 @@ def mad_sigma(residual: Floats, unknown: int) -> float:
     return float(1.4826 * np.median(np.abs(residual)) * np.sqrt(n / max(n - unknown, 1)))
 
 
-def huber(data: Observed, *, rounds: int = 30) -> tuple[PointFits, Floats]:
-    """The Huber fit and the weights [n] it ends with, at most 1 each.
+def huber(data: Observed, *, rounds: int = 30) -> PointFits:
+    """The Huber fit.
 
     Starts from least absolute residuals, so that one glitch does not hide behind the fit it bent.
     """
@@ -44,7 +44,17 @@ def huber(data: Observed, *, rounds: int = 30) -> tuple[PointFits, Floats]:
             break
         weight = new
         fit = solve(replace(data, w=data.w * weight).problem())
-    return fit, weight
+    return fit
+
+
+def outlier_weight(z: Floats) -> Floats:
+    """Precision [n] that leaves each outlier, z MAD-sigma off, no more to say than Huber's bound.
+
+        w = (1.345 / |z|)^2  where z is not 0, else 1
+
+    Its residual then counts as 1.345 sigma, so that it neither bends the posterior nor widens it.
+    """
+    return np.where(z == 0, 1.0, (TUNING / np.maximum(np.abs(z), TUNING)) ** 2)
 
 
 def outliers(data: Observed, fit: PointFits, limit: float = OUTLIER) -> Floats:

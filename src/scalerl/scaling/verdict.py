@@ -109,7 +109,7 @@ def rolling_origins(data: Observed, shares: tuple[float, ...] = (0.5, 0.75)) -> 
         )
         if no_gain(part) is not None:
             continue
-        d = draw(part, draws=1024, shape=(28, 28))
+        d = draw(part, draws=512, shape=(24, 24))
         out.append(_check_origin(d, data, share, k))
     return tuple(out)
 

@@ -200,7 +200,10 @@ def test_linear_first_epoch_is_proposed_away():
     assert "do not lie on the curve" in proposal.reason
     rows = scaling.window_table(curve, r0=0.4)
     assert [r.n_points for r in rows] == [60, 57, 54, 48, 42, 36]
-    assert abs(rows[-1].A.estimate - 0.61) < abs(rows[0].A.estimate - 0.61)
+    # uncut, the start spoils the fit; from about 2000 on the interval holds the truth
+    assert rows[0].status == "not_identified"
+    assert rows[3].status == "identified"
+    assert rows[3].A.low < 0.61 < rows[3].A.high
 
 
 def test_clean_curve_needs_no_cut_and_known_epoch_is_used():

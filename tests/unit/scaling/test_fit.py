@@ -136,6 +136,8 @@ def test_glitch_is_named_and_held_off():
     fit = scaling.fit(curve)
     assert fit.robust is not None
     assert abs(fit.robust.A - 0.61) < 0.01
+    clean = scaling.fit(planted(WIDE, noise=ar1(np.random.default_rng(2), (1, 24))[0]))
+    assert fit.A.width < 1.5 * clean.A.width  # the glitch does not blow up the noise either
     assert f"{WIDE[10]:.6g}" in " ".join(fit.reasons)
 
 
