@@ -1,6 +1,6 @@
 """Streaming against alternating: what each side of a run waits for, and what a device-second buys.
 
-    python benchmarks/regimes.py [--steps 48] [--seeds 2] [--write FILE.json]
+    python benchmarks/regimes.py [--steps 48] [--seeds 2] [--start FOLDER] [--write FILE.json]
 
 `pipeline` (k = 8), `ppo_off_policy` (k = 8) and `synchronous`, the same recipe and seeds on the
 default task, one after another in one session; one generator process and the trainer, one thread
@@ -55,13 +55,15 @@ class Quiet:
         pass
 
 
-def one_run(name: str, seed: int, steps: int, folder: Path) -> tuple[list[dict[str, Any]], Any]:
+def one_run(
+    name: str, seed: int, steps: int, folder: Path, start: str
+) -> tuple[list[dict[str, Any]], Any]:
     """Rows of the step log, and the lengths of all completions."""
     config = load_config(
         overrides=[
             *REGIMES[name],
             *("--steps", str(steps), "--seed", str(seed), "--evaluation.every", str(steps)),
-            *("--checkpoint.every", str(steps)),
+            *("--checkpoint.every", str(steps), "--model.path", start),
         ]
     )
     lengths: list[int] = []
@@ -208,6 +210,7 @@ def predicted(name: str, machine: Machine, rows: list[dict[str, Any]], lengths: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--start", default="", help="start model; without it, it is made first")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
@@ -215,7 +218,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for seed in range(arguments.seeds):
             for regime in REGIMES:
-                runs[regime].append(one_run(regime, seed, arguments.steps, Path(name)))
+                runs[regime].append(
+                    one_run(regime, seed, arguments.steps, Path(name), arguments.start)
+                )
     machine = measured_costs([rows for rows, _ in runs["pipeline(8)"]], slots=256)
     found: dict[str, Any] = {
         "steps": arguments.steps,
