@@ -36,7 +36,11 @@ class Lora(Section):
 
 
 class Model(Section):
-    path: str = Field(default="", description="HF folder or hub name; empty: the embedded model")
+    path: str = Field(
+        default="",
+        description="HF folder, .gguf file, hub name (owner/name) or smollm2; empty: the embedded "
+        "model",
+    )
     tiny: TinyModel = TinyModel()
     lora: Lora = Lora()
     weights: Literal["float32", "bfloat16"] = Field(

@@ -131,7 +131,8 @@ def _messages(row: Row, source: Source, columns: Columns) -> list[dict[str, str]
     starter = row.fields.get(columns.starter) if columns.starter else None
     added = "\n".join(text for text in (starter, source.suffix) if isinstance(text, str) and text)
     if added:
-        messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n{added}"}
+        *before, last = messages
+        messages = [*before, {**last, "content": f"{last['content']}\n{added}"}]
     return messages
 
 
@@ -170,8 +171,10 @@ def _candidate(
         fault = f"cannot be encoded ({error}): choose a tokenizer that knows its characters"
         return _problem(row, "error", "bad prompt", fault)
     reward = source.reward or columns.reward
-    detail: dict[str, Any] = {"golds": list(golds)} if len(golds) > 1 else {}
-    answer = golds[0]
+    detail: dict[str, Any] = {}
+    answer, *others = golds
+    if others:
+        detail = {"golds": list(golds)}
     if reward == "code":  # megabytes of tests do not travel with every message
         detail, answer = {"tests": answer}, f"tests {content_id(answer)[:12]}"
     prompt = Prompt(

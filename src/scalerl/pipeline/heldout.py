@@ -12,7 +12,7 @@ from typing import Any
 
 from scalerl.errors import RunError
 from scalerl.evaluate import summarise
-from scalerl.messages import Evaluated, Scored
+from scalerl.messages import Evaluated, Prompt, Scored
 from scalerl.pipeline.metrics import curve_row
 from scalerl.pipeline.run import Run
 
@@ -48,15 +48,21 @@ def _record(run: Run, done: Evaluated) -> dict[str, Any]:
         raise RunError(f"the evaluation of step {done.step} came back incomplete")
     compute, epoch = run.asked.pop(done.step)
     run.compute.evaluation_s += done.seconds
-    row = curve_row(
-        summarise(whole),
-        compute,
-        step=done.step,
-        version=done.version,
-        parameters=run.trainer.parameter_count,
-        epoch=epoch,
-    )
+
+    def point(answers: list[list[Scored]]) -> dict[str, Any]:
+        return curve_row(
+            summarise(answers),
+            compute,
+            step=done.step,
+            version=done.version,
+            parameters=run.trainer.parameter_count,
+            epoch=epoch,
+        )
+
+    row = point(whole)
     run.directory.append("curve", row)
+    for task, answers in _by_task(run.heldout, whole).items():
+        run.directory.append("curve", {"task": task, **point(answers)})
     for prompt, answers in list(zip(run.heldout, whole, strict=True))[:TEXTS]:
         answer = answers[0]
         run.directory.append_completion(
@@ -74,3 +80,11 @@ def _record(run: Run, done: Evaluated) -> dict[str, Any]:
             },
         )
     return row
+
+
+def _by_task(heldout: list[Prompt], scored: list[list[Scored]]) -> dict[str, list[list[Scored]]]:
+    """Answers of each task, where there are several: each has a series of its own."""
+    tasks: dict[str, list[list[Scored]]] = {}
+    for prompt, answers in zip(heldout, scored, strict=True):
+        tasks.setdefault(prompt.task, []).append(answers)
+    return tasks if len(tasks) > 1 else {}

@@ -112,9 +112,11 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def current_rows(file: Path) -> list[Row]:
-    """Each step once: rows of an attempt from which a later one went back are left out."""
+    """Each step once: rows of an attempt from which a later one went back are left out, and rows
+    of single tasks."""
     kept: list[Row] = []
-    for attempt, rows in _by_attempt(read_rows(file)):
+    overall = [row for row in read_rows(file) if "task" not in row]
+    for attempt, rows in _by_attempt(overall):
         first = min((row["step"] for row in rows), default=0)
         kept = [row for row in kept if row["step"] < first or row["attempt"] == attempt]
         kept += rows

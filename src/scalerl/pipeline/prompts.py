@@ -1,0 +1,117 @@
+"""The prompts of a run and what scores them: the one place where data and rewards meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scalerl.config import Config
+from scalerl.data.chain import TASK
+from scalerl.data.problems import Problem
+from scalerl.data.sources import Loaded, TaskReward, load_prompts
+from scalerl.errors import InputError
+from scalerl.messages import Completion, Prompt, Scored
+from scalerl.pipeline.start import chain_prompts
+from scalerl.rewards.gold_check import gold_fault
+from scalerl.rewards.scorer import Check, Scorer
+
+
+def run_prompts(config: Config, tokenizer: Any, warn: Callable[[str], None] = print) -> Loaded:
+    """Training and held-out prompts: of `data.sources`, or the embedded task where there are none.
+
+    Args:
+        warn: told of every problem that does not end the run.
+
+    Raises:
+        InputError: errors in the data (unless `data.on_error = "drop"`), or no prompts.
+    """
+    data = config.data
+    if not data.sources:
+        training, heldout = chain_prompts(config, tokenizer.encode)
+        return Loaded(
+            training=training, heldout=heldout, tasks={TASK: TaskReward(reward="exact")}, details={}
+        )
+    loaded = load_prompts(
+        data.sources,
+        tokenizer,
+        heldout_share=data.heldout_share,
+        max_prompt_tokens=data.max_prompt_tokens,
+        refuse=data.on_error == "refuse",
+    )
+    if not loaded.heldout:
+        raise InputError(
+            "no prompt is held out, so nothing could be evaluated: raise data.heldout_share or add "
+            "a source with use = 'heldout'"
+        )
+    for problem in [*loaded.problems, *_unreadable(loaded)]:
+        warn(str(problem))
+    return loaded
+
+
+def _unreadable(loaded: Loaded) -> list[Problem]:
+    problems: list[Problem] = []
+    for prompt in [*loaded.training, *loaded.heldout]:
+        detail = loaded.details.get(prompt.id, {})
+        golds = [detail["tests"]] if "tests" in detail else detail.get("golds", [prompt.answer])
+        reward = loaded.tasks[prompt.task].reward
+        for fault in filter(None, (gold_fault(reward, gold) for gold in golds)):
+            if reward == "code":
+                raise InputError(f"task {prompt.task!r}, prompt {prompt.text[:60]!r}: {fault}")
+            problems.append(
+                Problem(
+                    file=f"task {prompt.task}, prompt {prompt.text[:60]!r}",
+                    line=0,
+                    level="warning",
+                    kind="unreadable answer",
+                    text=fault,
+                )
+            )
+    return problems
+
+
+def make_scorer(config: Config, loaded: Loaded) -> Scorer:
+    """The scorer of a run, tried before anything depends on it.
+
+    Raises:
+        InputError: an unknown reward, a plug-in that cannot be imported, a scorer that grants junk.
+    """
+    rewards = config.rewards
+    scorer = Scorer(
+        {
+            name: Check(reward=task.reward, threshold=task.threshold)
+            for name, task in loaded.tasks.items()
+        },
+        loaded.details,
+        thinking_open=loaded.thinking_open,
+        mode=rewards.mode,
+        workers=rewards.workers,
+        limit_s=rewards.limit_s,
+        memory_bytes=rewards.memory_mb << 20,
+        allow_unsandboxed_code=rewards.allow_unsandboxed_code,
+    )
+    try:
+        scorer.prepare()
+        scorer.try_entries(loaded.training)
+    except BaseException:
+        scorer.close()
+        raise
+    return scorer
+
+
+def completion_text(completion: Completion, decode: Callable[[list[int]], object]) -> str:
+    """What was written, without the token that ended it."""
+    ids = completion.token_ids[:-1] if completion.finish == "stop" else completion.token_ids
+    return str(decode(list(ids)))
+
+
+def make_score(
+    scorer: Scorer, decode: Callable[[list[int]], object]
+) -> Callable[[Prompt, Completion], Scored]:
+    """The verdict on a completion, waited for: +1 correct, −1 otherwise."""
+
+    def score(prompt: Prompt, completion: Completion) -> Scored:
+        checked = scorer.score_now(prompt, completion_text(completion, decode))
+        reward = 1.0 if checked.outcome == "correct" else -1.0
+        return Scored(completion=completion, reward=reward, outcome=checked.outcome)
+
+    return score
