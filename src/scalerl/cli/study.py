@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from scalerl.errors import InputError
     from scalerl.experiments import study as studies
-    from scalerl.experiments.result import table
+    from scalerl.experiments.result_table import table
     from scalerl.experiments.study_file import load_study
 
     study = load_study(arguments.study)

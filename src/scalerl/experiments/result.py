@@ -19,8 +19,8 @@ from scalerl.experiments import collapse
 from scalerl.experiments.collapse import RunHealth
 from scalerl.experiments.crossing import crossing
 from scalerl.experiments.forecasts import Forecast
-from scalerl.experiments.forecasts import words as forecast_words
-from scalerl.experiments.race import ceiling, p_best
+from scalerl.experiments.race import FEWEST, ceiling, p_best
+from scalerl.experiments.result_table import amount, table
 from scalerl.pipeline.records import current_rows
 from scalerl.scaling.compare import SURE, Comparison, Pair, compare
 from scalerl.scaling.curve import Curve
@@ -31,6 +31,8 @@ from scalerl.scaling.replicates import RUN_SPEED_SD, RunSpread, equal_draws, run
 from scalerl.scaling.result import Fit, Interval
 from scalerl.scaling.sigmoid import Floats, compute_to_target
 
+NEVER = 1e200
+"""Compute from which a target counts as never reached."""
 NOTHING = Interval(None, None, None)
 
 Verdict = Literal[
@@ -130,22 +132,21 @@ def study_result(
     said = [*notes, *(f"{n}: no curve yet" for n in curves if n not in known)]
     unit = next((c.unit for runs in known.values() for c in runs), "")
     found: Comparison | None = None
+    goal = target if target is not None else base_target(known.get(base, []))
     if base in known and len(known) > 1:
-        found = compare(known, target=target)
+        found = compare(known, target=goal)
         fits = {r.name: r.fits for r in found.recipes}
     else:
         fits = {n: tuple(fit(c) for c in runs) for n, runs in known.items()}
     fits = {n: fits[n] for n in known}  # in the study's order, not by rank
     spread = run_spread(list(fits.values()))
     best = p_best(fits)
-    goal = target
-    if found is not None:
-        goal = found.pairs[0].target
+    ceilings = {n: ceiling(fits[n], spread, seed) for seed, n in enumerate(fits, 1)}
     rows = [
         _variant(
-            n, fits[n], known[n], _pair(found, n, base), base=base,
-            base_fits=fits.get(base, ()), spread=spread, target=goal,
-            about=(abouts or {}).get(n, ""), p_best=best[n], seed=seed,
+            n, fits[n], known[n], ceilings[n], _pair(found, n, base), base=base,
+            base_fits=fits.get(base, ()), base_ceiling=ceilings.get(base), spread=spread,
+            target=goal, about=(abouts or {}).get(n, ""), p_best=best[n], seed=seed,
         )
         for seed, n in enumerate(fits, 1)
     ]  # fmt: skip
@@ -172,10 +173,12 @@ def _variant(
     name: str,
     fits: Sequence[Fit],
     curves: Sequence[Curve],
+    own_ceiling: Floats | None,
     pair: Pair | None,
     *,
     base: str,
     base_fits: Sequence[Fit],
+    base_ceiling: Floats | None,
     spread: RunSpread,
     target: float | None,
     about: str,
@@ -185,9 +188,14 @@ def _variant(
     collapsed = sum(collapse.fell_at(c) is not None for c in curves)
     told = any(f.A.estimate is not None for f in fits)
     own = pooled(fits, spread, target, seed)
-    A = _quantiles(ceiling(fits, spread, seed), limit=1.0)
-    delta, p_better, ratio = _against_base(pair, name)
-    verdict, words = _verdict(pair, name, base, p_better, ratio, collapsed, len(fits), fits)
+    A = _quantiles(own_ceiling, low=0.0, high=1.0)
+    delta, p_better = NOTHING, None
+    if pair is not None and own_ceiling is not None and base_ceiling is not None:
+        delta = _quantiles(own_ceiling - base_ceiling)
+        p_better = float(np.mean(own_ceiling > base_ceiling))
+    ratio = NOTHING if pair is None else _ratio(pair, name)
+    can_tell = _can_tell(fits) and _can_tell(base_fits)
+    verdict, words = _verdict(pair, name, p_better if can_tell else None, ratio, fits, collapsed)
     crosses = crossing(name, fits, base, base_fits, spread) if pair else None
     starts = [c.r0_observed for c in curves if c.r0_observed is not None]
     return VariantResult(
@@ -244,66 +252,67 @@ def pooled(
     return out
 
 
-def _quantiles(draws: Floats | None, *, limit: float = np.inf) -> Interval:
-    """Median with 5 and 95 %, at most `limit` and at least 0."""
+def base_target(curves: Sequence[Curve]) -> float | None:
+    """Three quarters of what the base has gained, mean over its runs; None without a gain."""
+    if not curves:
+        return None
+    starts = [c.r0_observed if c.r0_observed is not None else c.pass_rate[0] for c in curves]
+    ends = [float(c.pass_rate[-3:].mean()) for c in curves]
+    start, end = float(np.mean(starts)), float(np.mean(ends))
+    return start + 0.75 * (end - start) if end > start > 0 else None
+
+
+def _quantiles(draws: Floats | None, *, low: float = -np.inf, high: float = np.inf) -> Interval:
+    """Median with 5 and 95 %, kept between bounds; None for a compute that is never enough."""
     if draws is None:
         return NOTHING
-    low, mid, high = (float(q) for q in np.quantile(draws, (0.05, 0.5, 0.95), method="nearest"))
-    low, mid, high = (min(max(q, 0.0), limit) for q in (low, mid, high))
-    return Interval(_known(mid), _known(low), _known(high))
+    found = np.clip(np.quantile(draws, (0.5, 0.05, 0.95), method="nearest"), low, high)
+    return Interval(*(float(q) if q < NEVER else None for q in found))
 
 
-def _known(value: float | None) -> float | None:
-    """None for what is beyond any compute: a target that is never reached."""
-    return value if value is not None and value < 1e200 else None
-
-
-def _against_base(pair: Pair | None, name: str) -> tuple[Interval, float | None, Interval]:
-    """Difference of ceilings, P(better) and ratio of computes, each of the variant to the base."""
-    if pair is None:
-        return NOTHING, None, NOTHING
+def _ratio(pair: Pair, name: str) -> Interval:
+    """Compute of the variant to the target over that of the base."""
+    r = pair.compute_ratio
     if pair.a == name:
-        return pair.delta_A, pair.p_higher, pair.compute_ratio
-    d, r = pair.delta_A, pair.compute_ratio
-    turned = Interval(_minus(d.estimate), _minus(d.high), _minus(d.low))
-    p = None if pair.p_higher is None else 1 - pair.p_higher
-    return turned, p, Interval(_over(r.estimate), _over(r.high), _over(r.low))
-
-
-def _minus(value: float | None) -> float | None:
-    return None if value is None else -value
+        return r
+    return Interval(_over(r.estimate), _over(r.high), _over(r.low))
 
 
 def _over(value: float | None) -> float | None:
     return None if value is None else 1 / value
 
 
+def _can_tell(fits: Sequence[Fit]) -> bool:
+    """Whether some run has a ceiling to speak of, or has long shown no gain at all."""
+    return any(
+        f.A.estimate is not None or (f.status == "no_gain" and f.n_points >= FEWEST) for f in fits
+    )
+
+
 def _verdict(
     pair: Pair | None,
     name: str,
-    base: str,
     p_better: float | None,
     ratio: Interval,
-    collapsed: int,
-    runs: int,
     fits: Sequence[Fit],
+    collapsed: int,
 ) -> tuple[Verdict, str]:
+    tail = f"{collapsed} of {len(fits)} runs collapsed" if collapsed else ""
     if pair is None:
-        return "the base", f"{collapsed} of {runs} runs collapsed" if collapsed else ""
-    tail = f"; {collapsed} of {runs} runs collapsed" if collapsed else ""
-    if 2 * collapsed > runs:
-        return "collapses", f"{collapsed} of {runs} runs collapsed"
-    if pair.higher_ceiling == name:
+        return "the base", tail
+    if 2 * collapsed > len(fits):
+        return "collapses", tail
+    tail = f"; {tail}" if tail else ""
+    if p_better is not None and p_better >= SURE:
         return "raises the ceiling", f"P = {p_better:.3f}{tail}"
-    if pair.higher_ceiling == base:
-        return "lowers the ceiling", f"P = {1 - (p_better or 0.0):.3f}{tail}"
+    if p_better is not None and p_better <= 1 - SURE:
+        flat = "; it does not rise" if all(f.status == "no_gain" for f in fits) else ""
+        return "lowers the ceiling", f"P = {1 - p_better:.3f}{flat}{tail}"
     if pair.faster != "cannot tell":
         factor = ratio.estimate
         words = f"{factor:.2f} of the base's compute to {pair.target:.3f}" if factor else ""
         return ("speeds up" if pair.faster == name else "slows down"), words + tail
     why = f"P(higher ceiling) = {p_better:.2f}" if p_better is not None else "no ceiling to compare"
-    if all(f.status == "no_gain" for f in fits):
-        why = "its pass rate does not rise"
     return "cannot tell", f"{why}; a verdict takes {SURE:g}{tail}"
 
 
@@ -315,75 +324,3 @@ def _paper(pair: Pair | None) -> str:
         return "no ceilings to compare"
     how = f"A {rule.delta_A:+.3f} ({pair.a} − {pair.b})" if rule.delta_A is not None else ""
     return f"{rule.winner}, by {rule.by}; {how}"
-
-
-def table(result: StudyResult) -> str:
-    """The result for a terminal."""
-    wide = max(8, *(len(v.name) for v in result.variants), 0) + 2 if result.variants else 10
-    target = f"C to {result.target:.3f}" if result.target is not None else "C to target"
-    lines = [
-        f"{result.name}: ceilings and speeds, compute in {result.unit}; 90 % intervals",
-        "",
-        f"{'variant':<{wide}}{'runs':>5}  {'held-out':<13}{'A':<22}{'B':<18}{'C_mid':<24}"
-        f"{target:<24}{'P(>base)':>9}{'P(best)':>9}  verdict",
-    ]
-    for v in result.variants:
-        lines.append(
-            f"{v.name:<{wide}}{v.runs:>5}  {_rate(v.start)} → {_rate(v.end):<6}"
-            f"{_span(v.A, '.3f'):<22}{_span(v.B, '.2f'):<18}{_span(v.C_mid, ''):<24}"
-            f"{_span(v.to_target, ''):<24}{_p(v.p_better):>9}{_p(v.p_best):>9}  "
-            + v.verdict + (f" ({v.words})" if v.words else "")
-        )  # fmt: skip
-    if any(v.paper for v in result.variants):
-        lines += ["", "The paper's rule (ceilings .02 apart, else B at a common ceiling) says:"]
-        lines += [f"  {v.name:<{wide}}{v.paper}" for v in result.variants if v.paper]
-    crossings = [v for v in result.variants if v.crossing]
-    if crossings:
-        lines += ["", "Curves that cross:"]
-        lines += [f"  {v.name:<{wide}}{v.crossing}" for v in crossings]
-    if result.forecasts:
-        lines += ["", *forecast_words(result.forecasts)]
-    if said := collapse.words(result.health):
-        lines += ["", *said]
-    lines += ["", _spread_words(result), *(f"note: {n}" for n in result.notes)]
-    return "\n".join(lines)
-
-
-def _spread_words(result: StudyResult) -> str:
-    if not result.variants:
-        return "There is no curve yet."
-    sd = result.run_sd
-    whence = (
-        f"estimated from this study's replicates ({result.run_sd_from} degrees of freedom)"
-        if result.run_sd_from
-        else "assumed as in the paper: there are no replicates"
-    )
-    return f"Run-to-run SD of A: {_span(sd, '.4f')}, {whence}."
-
-
-def amount(value: float) -> str:
-    """A compute for a table: 0.0123, 17.8G, 1.2P."""
-    for power, sign in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if abs(value) >= 10**power:
-            return f"{value / 10**power:.3g}{sign}"
-    return f"{value:.3g}"
-
-
-def _span(i: Interval, form: str) -> str:
-    def shown(value: float) -> str:
-        return f"{value:{form}}" if form else amount(value)
-
-    if i.low is None and i.high is None:
-        return "–" if i.estimate is None else shown(i.estimate)
-    low = "–" if i.low is None else shown(i.low)
-    high = "…" if i.high is None else shown(i.high)
-    middle = "" if i.estimate is None else f"{shown(i.estimate)} "
-    return f"{middle}[{low}, {high}]"
-
-
-def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _p(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"

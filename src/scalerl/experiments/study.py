@@ -23,7 +23,8 @@ from scalerl.errors import InputError
 from scalerl.experiments import forecasts, race
 from scalerl.experiments.result import StudyResult, read_run_curve, study_result
 from scalerl.experiments.study_file import Study, Variant, changed_keys
-from scalerl.experiments.study_runner import SCALERL, Runner, Say, overview
+from scalerl.experiments.study_progress import overview
+from scalerl.experiments.study_runner import SCALERL, Runner, Say
 from scalerl.experiments.study_state import FILE, RunRow, StudyState, at_work
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.fit import fit
@@ -248,6 +249,7 @@ def result_of(study: Study, state: StudyState) -> StudyResult:
         curves,
         base=study.base.name,
         abouts={n: v.about for n, v in known.items()},
+        target=study.plan.target,
         forecasts=checks,
         notes=[*study.notes, *_run_notes(rows)],
     )

@@ -110,6 +110,13 @@ class StudyFile(Section):
         default="flops",
         description="x-axis of every fit; FLOPs do not depend on what else the machine does",
     )
+    target: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="pass rate to which computes are compared; default: at three quarters of what "
+        "the base has gained",
+    )
     jobs: PositiveInt = Field(default=1, description="runs at once; --jobs has the last word")
     base: Base = Base()
     budget: Budget

@@ -25,8 +25,15 @@ from pathlib import Path
 from scalerl.config import Config, dump_toml
 from scalerl.errors import RunError
 from scalerl.experiments.study_file import STARTS, Study, Variant
+from scalerl.experiments.study_progress import (
+    ends,
+    last_words,
+    overview,
+    progress,
+    time_left,
+    words_of_time,
+)
 from scalerl.experiments.study_state import RunRow, StudyState
-from scalerl.pipeline.records import Row
 
 RETRIES = 2
 """Times in one sitting that a run ended by a signal is resumed."""
@@ -47,6 +54,10 @@ class Child:
     process: subprocess.Popen[bytes]
     began: float
     seconds_before: float
+    steps: int = -1
+    """Done, when it was last written down."""
+    told: float = 0.0
+    """When that was."""
     asked: bool = False
     """Whether it was asked to end because it has generated its tokens."""
 
@@ -129,29 +140,41 @@ class Runner:
         if made and (starts / made).is_dir():
             return True
         starts.mkdir(parents=True, exist_ok=True)
+        lock = os.open(starts / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            while not _locked(lock):  # one that a killed runner left; its next word ends it
+                time.sleep(POLL_S)
+            made = self._supervise(config, starts, lock)
+        finally:
+            os.close(lock)
+        if made is None:
+            return False
+        self.state.note(key, made)
+        return True
+
+    def _supervise(self, config: Config, starts: Path, lock: int) -> str | None:
+        """Name of the start model just made; None if a signal came."""
         file = starts / "config.toml"
         file.write_text(dump_toml(config), "utf-8")
         self.say("making the start model that the runs share")
         with (starts / "sft.log").open("ab") as log:
-            words = [*self.command, "sft", str(file), "--out", str(starts)]
             process = subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=log, env=environment(),
-                start_new_session=True,
+                [*self.command, "sft", str(file), "--out", str(starts)],
+                stdout=subprocess.PIPE, stderr=log, env=environment(), start_new_session=True,
+                pass_fds=(lock,),
             )  # fmt: skip
             out = self._await(process)
         if self.stop_signal is not None:
-            return False
+            return None
         if process.returncode:
             raise RunError(f"the start model could not be made: {last_words(starts / 'sft.log')}")
-        self.state.note(key, Path(out.strip().splitlines()[-1]).name)
-        return True
+        return Path(out.strip().splitlines()[-1]).name
 
     def _await(self, process: subprocess.Popen[bytes]) -> str:
-        out = b""
+        """What a process prints, when it has ended, or was killed because a signal came."""
         while True:
             try:
-                out = process.communicate(timeout=POLL_S)[0]
-                return out.decode()
+                return process.communicate(timeout=POLL_S)[0].decode()
             except subprocess.TimeoutExpired:
                 if self.stop_signal is not None:
                     process.kill()
@@ -204,10 +227,13 @@ class Runner:
     def _record(self, child: Child) -> None:
         row = child.row
         steps, tokens = progress(self.state.folder / row.folder)
-        self.state.update(
-            row.variant, row.seed, steps_done=steps, tokens_generated=tokens,
-            seconds=child.seconds_before + self.clock() - child.began,
-        )  # fmt: skip
+        now = self.clock()
+        if steps != child.steps or now - child.told > 5 or child.process.poll() is not None:
+            child.steps, child.told = steps, now
+            self.state.update(
+                row.variant, row.seed, steps_done=steps, tokens_generated=tokens,
+                seconds=child.seconds_before + now - child.began,
+            )  # fmt: skip
         limit = self.study.plan.budget.tokens
         if limit and tokens >= limit and not child.asked and child.process.poll() is None:
             child.asked = True
@@ -289,83 +315,9 @@ class Runner:
             os.close(lock)
 
 
-def progress(folder: Path) -> tuple[int, int]:
-    """Step and tokens generated of the newest line of a run's step log; a torn line is passed over.
-
-    Reads the end of the file only: the runner asks often."""
-    row = newest_row(folder / "steps.jsonl")
-    return (row["step"], row["tokens_generated"]) if row else (0, 0)
-
-
-def newest_row(file: Path) -> Row | None:
-    try:
-        with file.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - 65536))
-            lines = log.read().splitlines()
-    except FileNotFoundError:
-        return None
-    for line in reversed(lines):
-        try:
-            return json.loads(line)
-        except json.JSONDecodeError:  # being written, or torn by a kill
-            continue
-    return None
-
-
-def ends(folder: Path) -> list[float]:
-    """First and last held-out pass rate of a run."""
-    file = folder / "curve.jsonl"
-    last = newest_row(file)
-    if last is None:
-        return []
-    with file.open("rb") as log:
-        first = json.loads(log.readline())
-    return [first["pass_rate"], last["pass_rate"]]
-
-
-def last_words(log: Path) -> str:
-    """The message a command ended with: its `scalerl: …` lines, else the last line."""
-    lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
-    said = [i for i, line in enumerate(lines) if line.startswith("scalerl: ")]
-    if said and said[-1] >= len(lines) - 12:
-        return " ".join(line.strip() for line in lines[said[-1] :]).removeprefix("scalerl: ")
-    return lines[-1].strip() if lines else "it said nothing"
-
-
 def environment() -> dict[str, str]:
     """One thread a run: several run side by side."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-
-def time_left(rows: list[RunRow], jobs: int) -> float | None:
-    """Seconds to the end, from what a completion has cost so far; None before anything is known."""
-    done = sum(r.steps_done * r.completions_a_step for r in rows)
-    seconds = sum(r.seconds for r in rows)
-    left = [r.left for r in rows if r.left > 0]
-    if not done or not left:
-        return None
-    each = seconds / done
-    return each * max(sum(left) / min(jobs, len(left)), max(left))
-
-
-def overview(rows: list[RunRow], jobs: int) -> str:
-    """One line on the whole study."""
-    wanted = sum(r.steps_wanted * r.completions_a_step for r in rows)
-    left = sum(r.left for r in rows)
-    counts = {s: sum(r.state == s for r in rows) for s in ("done", "running", "waiting", "failed")}
-    counts["stopped"] = sum(r.state == "stopped" for r in rows)
-    words = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
-    seconds = time_left(rows, jobs)
-    tail = f", about {words_of_time(seconds)} left" if seconds else ""
-    return f"{1 - left / max(1, wanted):4.0%} of {len(rows)} runs: {words}{tail}"
-
-
-def words_of_time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _lock_file(folder: Path) -> Path:

@@ -9,7 +9,8 @@ import pytest
 
 from scalerl import scaling
 from scalerl.experiments import forecasts
-from scalerl.experiments.result import StudyResult, study_result, table
+from scalerl.experiments.result import StudyResult, study_result
+from scalerl.experiments.result_table import table
 
 N = 40
 
@@ -178,3 +179,25 @@ def test_frozen_forecasts_are_those_from_before(tmp_path):
     (one,) = forecasts.check(tmp_path, {"base": [whole]}, fit_share=0.1)
     assert one.fitted_to == before.compute[-1]
     assert one.n_later == int((whole.compute > 8000).sum())
+
+
+def test_a_variant_that_never_rises_lowers_the_ceiling_and_spoils_no_target():
+    flat = curve(20)
+    rates = 0.4 + 0.003 * np.random.default_rng(5).standard_normal(N)
+    flat = scaling.Curve(
+        name="flat", compute=flat.compute, pass_rate=rates, unit="flops", r0_observed=0.4
+    )
+    curves = {"base": [curve(i) for i in range(2)], "flat": [flat]}
+    curves["slower"] = [curve(i, C_mid=4200) for i in range(2, 5)]
+    found = study_result("mixed", curves, base="base")
+    assert row(found, "flat").verdict == "lowers the ceiling"
+    assert "it does not rise" in row(found, "flat").words
+    assert row(found, "slower").verdict == "slows down"
+    assert found.target == pytest.approx(0.4 + 0.75 * 0.194, abs=0.01)
+
+
+def test_the_target_may_be_given():
+    curves = {"base": [curve(0)], "slower": [curve(1, C_mid=4200)]}
+    found = study_result("given", curves, base="base", target=0.5)
+    assert found.target == 0.5
+    assert row(found, "base").to_target.estimate == pytest.approx(2500, rel=0.15)

@@ -18,7 +18,8 @@ from scalerl.errors import InputError
 from scalerl.experiments import study as studies
 from scalerl.experiments.result import StudyResult
 from scalerl.experiments.study_file import Study, load_study
-from scalerl.experiments.study_runner import Runner, last_words, overview, time_left
+from scalerl.experiments.study_progress import last_words, overview, time_left
+from scalerl.experiments.study_runner import Runner
 from scalerl.experiments.study_state import RunRow, StudyState, at_work
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_scalerl.py")))
