@@ -42,7 +42,7 @@ function lookOf(variant, otherwise) {
 }
 
 function studyNote({ unit, run_sd, run_sd_from }) {
-  const whence = run_sd_from ? `estimated from the replicates here (${run_sd_from} degrees of freedom)` : "assumed as in the paper, for there are no replicates here";
+  const whence = run_sd_from ? `estimated from the replicates here (${run_sd_from} degrees of freedom)` : "assumed as in the paper, for no replicates here have ceilings that can be told";
   return `Compute in ${unitLabel(unit)}. Intervals are 90 % and hold the spread between runs: SD of A ${rate(run_sd.estimate)} [${rate(run_sd.low)}, ${rate(run_sd.high)}], ${whence}.`;
 }
 

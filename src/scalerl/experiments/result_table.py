@@ -50,7 +50,7 @@ def _spread_words(result: StudyResult) -> str:
     whence = (
         f"estimated from this study's replicates ({result.run_sd_from} degrees of freedom)"
         if result.run_sd_from
-        else "assumed as in the paper: there are no replicates"
+        else "assumed as in the paper: no replicates have ceilings that can be told"
     )
     return f"Run-to-run SD of A: {_span(sd, '.4f')}, {whence}."
 
