@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,15 @@ def test_a_changed_dataset_is_refused(
 ) -> None:
     config = settings("--steps", "5")
     run_new(config, tmp_path / "run", Watch(), starts=tmp_path)
-    real = run_module.chain_prompts
+    real = run_module.run_prompts
 
-    def changed(*arguments: Any) -> Any:
-        training, heldout = real(*arguments)
-        return (training[1:], heldout) if which == "training" else (training, heldout[1:])
+    def changed(*arguments: Any, **named: Any) -> Any:
+        loaded = real(*arguments, **named)
+        if which == "training":
+            return dataclasses.replace(loaded, training=loaded.training[1:])
+        return dataclasses.replace(loaded, heldout=loaded.heldout[1:])
 
-    monkeypatch.setattr(run_module, "chain_prompts", changed)
+    monkeypatch.setattr(run_module, "run_prompts", changed)
     with pytest.raises(InputError, match=r"another dataset|held-out prompts are others"):
         run_on(tmp_path / "run", Watch(), starts=tmp_path, config=config)
 

@@ -23,6 +23,10 @@ class TinyModel(Section):
     layers: PositiveInt = Field(default=2, description="transformer blocks")
     heads: PositiveInt = Field(default=4, description="query heads; one key-value head")
     feed_forward: PositiveInt = Field(default=192, description="width of the SwiGLU layer")
+    characters: Literal["chain", "ascii"] = Field(
+        default="chain",
+        description="what the tokenizer knows: the signs of the embedded task, or printable ASCII",
+    )
 
 
 class Lora(Section):
@@ -144,6 +148,12 @@ class Supervised(Section):
     lr: float = Field(default=4e-3, gt=0, description="peak learning rate, decayed linearly to 0")
     warmup_steps: int = Field(default=40, ge=0)
     seed: int = Field(default=0, ge=0, description="seed of weights, teacher and order of traces")
+    right_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of right answers among those shown of tasks other than chain",
+    )
 
 
 class Batch(Section):

@@ -132,6 +132,7 @@ def _one_each(candidates: Iterable[Candidate], problems: list[Problem]) -> list[
     for candidate in candidates:
         same[candidate.prompt.id].append(candidate)
     kept: list[Candidate] = []
+    again: Counter[str] = Counter()  # of each generator
     for copies in same.values():
         first, *others = copies
         answers = Counter(c.golds for c in copies)
@@ -142,10 +143,17 @@ def _one_each(candidates: Iterable[Candidate], problems: list[Problem]) -> list[
             problems.append(first.problem("error", "conflicting answers", text))
             continue
         kept.append(first)
-        if others:
+        if others and not first.compared:
+            again[first.file] += len(others)
+        elif others:
             lines = ", ".join(c.where for c in others[:4]) + (" …" if len(others) > 4 else "")
             text = f"occurs {len(copies)} times, used once (again: {lines})"
             problems.append(first.problem("warning", "duplicate prompt", text))
+    for file, count in again.items():
+        text = f"{count} entries had been generated before, each is used once"
+        problems.append(
+            Problem(file=file, line=0, level="warning", kind="duplicate prompt", text=text)
+        )
     return kept
 
 

@@ -13,15 +13,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 CHARACTERS = "0123456789+-*=abcdefghijkl"
+ASCII = "".join(map(chr, range(32, 127)))
 PAD, END = "<pad>", "<eos>"
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character, one a tag: 32 entries, padding 0, end of text 1.
+def tiny_tokenizer(characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
+    """One token a character, one a tag; padding 0, end of text 1. 32 entries by default.
 
     A character outside the vocabulary raises when it is encoded; nothing maps to an unknown token.
     """
-    entries = [PAD, END, *TAGS, *CHARACTERS]
+    entries = [PAD, END, *TAGS, *characters]
     backend = Tokenizer(models.WordLevel({entry: i for i, entry in enumerate(entries)}))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")  # type: ignore
     backend.decoder = decoders.Fuse()  # type: ignore[assignment]

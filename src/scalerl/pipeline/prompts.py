@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from scalerl.config import Config
-from scalerl.data.chain import TASK
-from scalerl.data.problems import Problem
+from scalerl.data.chain import TASK, make_chain_prompts
+from scalerl.data.problems import Problem, report
 from scalerl.data.sources import Loaded, TaskReward, load_prompts
 from scalerl.errors import InputError
 from scalerl.messages import Completion, Prompt, Scored
-from scalerl.pipeline.start import chain_prompts
 from scalerl.rewards.gold_check import gold_fault
 from scalerl.rewards.scorer import Check, Scorer
+
+SHOWN = 5  # warnings of a kind; `scalerl data check` shows all
 
 
 def run_prompts(config: Config, tokenizer: Any, warn: Callable[[str], None] = print) -> Loaded:
@@ -27,7 +28,13 @@ def run_prompts(config: Config, tokenizer: Any, warn: Callable[[str], None] = pr
     """
     data = config.data
     if not data.sources:
-        training, heldout = chain_prompts(config, tokenizer.encode)
+        training, heldout = make_chain_prompts(
+            train=data.train_prompts,
+            heldout=data.validation_prompts,
+            seed=data.seed,
+            encode=tokenizer.encode,
+            operations=(1, data.max_operations),
+        )
         return Loaded(
             training=training, heldout=heldout, tasks={TASK: TaskReward(reward="exact")}, details={}
         )
@@ -43,8 +50,8 @@ def run_prompts(config: Config, tokenizer: Any, warn: Callable[[str], None] = pr
             "no prompt is held out, so nothing could be evaluated: raise data.heldout_share or add "
             "a source with use = 'heldout'"
         )
-    for problem in [*loaded.problems, *_unreadable(loaded)]:
-        warn(str(problem))
+    if problems := [*loaded.problems, *_unreadable(loaded)]:
+        warn(report(problems, show=SHOWN))
     return loaded
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalerl.config import Config
-from scalerl.data.chain import Teacher, make_chain_prompts, supervised_pairs
-from scalerl.messages import Prompt
 from scalerl.model.load import load_model, save_model
-from scalerl.model.tiny import END, tiny_model, tiny_tokenizer
+from scalerl.model.tiny import ASCII, CHARACTERS, END, tiny_model, tiny_tokenizer
+from scalerl.pipeline.demonstrations import demonstrations
+from scalerl.pipeline.prompts import run_prompts
 from scalerl.train.sft import SupervisedSettings, Trace, supervise
 
 TRACES = 20_000
@@ -22,7 +22,7 @@ TRACES = 20_000
 
 def start_name(config: Config) -> str:
     """Folder name of the start model: all that decides its weights, as a hash."""
-    data = config.data.model_dump(include={"task", "validation_prompts", "seed", "max_operations"})
+    data = config.data.model_dump(exclude={"train_prompts"})
     decides = [config.model.tiny.model_dump(), config.supervised.model_dump(), data, TRACES]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     return f"start-{digest[:12]}"
@@ -38,22 +38,15 @@ def make_start(config: Config, folder: Path, on_step: Callable[[int, float], Non
     if path.is_dir():
         load_model(path)  # raises InputError if somebody damaged it
         return path
-    tokenizer = tiny_tokenizer()
     tiny, stage = config.model.tiny, config.supervised
+    tokenizer = tiny_tokenizer(ASCII if tiny.characters == "ascii" else CHARACTERS)
     model = tiny_model(
         seed=stage.seed,
+        vocabulary=len(tokenizer),
         hidden=tiny.hidden,
         layers=tiny.layers,
         heads=tiny.heads,
         intermediate=tiny.feed_forward,
-    )
-    _, heldout = chain_prompts(config, tokenizer.encode)
-    pairs = supervised_pairs(
-        count=TRACES,
-        seed=stage.seed,
-        teacher=Teacher.make(stage.seed),
-        exclude=heldout,
-        operations=(1, config.data.max_operations),
     )
     end = int(tokenizer.convert_tokens_to_ids(END))  # type: ignore[arg-type]
     traces = [
@@ -61,7 +54,7 @@ def make_start(config: Config, folder: Path, on_step: Callable[[int, float], Non
             prompt_ids=tuple(tokenizer.encode(prompt)),
             answer_ids=(*tokenizer.encode(trace), end),
         )
-        for prompt, trace in pairs
+        for prompt, trace in demonstrations(config, run_prompts(config, tokenizer), TRACES)
     ]
     settings = SupervisedSettings(
         steps=stage.steps, rows=stage.rows, lr=stage.lr, warmup_steps=stage.warmup_steps
@@ -69,18 +62,3 @@ def make_start(config: Config, folder: Path, on_step: Callable[[int, float], Non
     supervise(model, traces, settings, seed=stage.seed, on_step=on_step)
     save_model(model, path, tokenizer)
     return path
-
-
-def chain_prompts(
-    config: Config, encode: Callable[[str], list[int]]
-) -> tuple[list[Prompt], list[Prompt]]:
-    """Training and held-out prompts of the embedded task; the held-out ones do not depend on how
-    many training prompts there are."""
-    data = config.data
-    return make_chain_prompts(
-        train=data.train_prompts,
-        heldout=data.validation_prompts,
-        seed=data.seed,
-        encode=encode,
-        operations=(1, data.max_operations),
-    )
