@@ -41,7 +41,7 @@ def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
     _check_folder(path)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-        with _no_progress_bar():
+        with no_progress_bar():
             model, seen = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
                 path,
                 output_loading_info=True,
@@ -87,7 +87,7 @@ def save_model(
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     old = path.with_name(f".{path.name}.{os.getpid()}.old")
     try:
-        with _no_progress_bar():
+        with no_progress_bar():
             model.save_pretrained(aside, state_dict=_state_dict(model, weights))
         if tokenizer is not None:
             tokenizer.save_pretrained(aside)
@@ -137,7 +137,7 @@ def _check_folder(path: Path) -> None:
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
     """Transformers' own bars would tear the one display that a run draws."""
     enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

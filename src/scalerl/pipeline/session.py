@@ -11,6 +11,7 @@ from types import FrameType
 from scalerl.config import Config, differences, dump_toml, load_config
 from scalerl.errors import InputError, RunError
 from scalerl.messages import Counters
+from scalerl.model.source import resolve_model
 from scalerl.pipeline import heldout, state
 from scalerl.pipeline.alarms import Alarmed, Judge, Listener, Silent, Watch
 from scalerl.pipeline.loop import Ending, train
@@ -107,10 +108,7 @@ def run_on(
 def start_model(config: Config, starts: Path, on_start: Callable[[int, float], None]) -> Path:
     """The HF folder that training starts from."""
     if config.model.path:
-        path = Path(config.model.path)
-        if not path.is_dir():
-            raise InputError(f"model.path: {path} is no folder with a model")
-        return path
+        return resolve_model(config.model.path, starts)
     return make_start(config, starts, on_start)
 
 
