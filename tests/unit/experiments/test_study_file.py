@@ -11,7 +11,9 @@ from scalerl.experiments.study_file import Study, load_study
 from scalerl.experiments.variants import SETS
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-STUDIES = ("leave_one_out", "recipes", "forward", "axes", "replicates")
+STUDIES = (
+    "leave_one_out", "recipes", "forward", "axes", "replicates", "regimes", "collapse", "precision",
+)  # fmt: skip
 
 
 def study(tmp_path: Path, text: str, *, steps: int = 40) -> Study:
