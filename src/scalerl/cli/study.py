@@ -32,6 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     only.add_argument(
         "--result", action="store_true", help="print the result of what is there and stop"
     )
+    only.add_argument(
+        "--replay-race",
+        action="store_true",
+        help="print what a race would have saved on the runs that are there, and stop",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,6 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.status:
         print(studies.status(study, folder, arguments.jobs))
+        return 0
+    if arguments.replay_race:
+        print(studies.replay_race(study, folder))
         return 0
     if arguments.result:
         result = studies.result_so_far(study, folder)

@@ -10,9 +10,13 @@ A ceiling that cannot be told yet has a wide posterior, so its variant goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from scalerl.errors import InputError
+from scalerl.scaling.curve import Curve
+from scalerl.scaling.fit import fit
 from scalerl.scaling.posterior import normal_scores
 from scalerl.scaling.replicates import RunSpread, recipe_ceiling, run_spread
 from scalerl.scaling.result import Fit
@@ -73,3 +77,66 @@ def ceiling(fits: Sequence[Fit], spread: RunSpread, seed: int) -> Floats | None:
         parts.append((1, level))
     runs = sum(n for n, _ in parts)
     return np.asarray(sum(n * draws for n, draws in parts) / runs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a race would have done with runs that were all finished."""
+
+    race: str
+    """Whom the race would have picked."""
+    grid: str
+    """Whom the full grid picks."""
+    saved: float
+    """Share of the steps that would not have been run."""
+    stopped: dict[str, float]
+    """Variant → share of its budget at which it would have stopped."""
+
+    def words(self) -> str:
+        stops = ", ".join(f"{n} at {share:.0%}" for n, share in self.stopped.items()) or "nobody"
+        same = "as the full grid does" if self.race == self.grid else f"the full grid {self.grid}"
+        return (
+            f"A race would have picked {self.race}, {same}, with {self.saved:.0%} of the steps "
+            f"saved; stopped: {stops}"
+        )
+
+
+def replay(
+    curves: Mapping[str, Sequence[Curve]], rounds: Sequence[float], bound: float
+) -> Replay | None:
+    """Race finished runs, each seen up to the round's share of its steps; None without a curve.
+
+    Curves need their steps. The last round decides nothing: it is where the race ends.
+    """
+    curves = {name: runs for name, runs in curves.items() if runs}
+    if not curves:
+        return None
+    alive = dict(curves)
+    stopped: dict[str, float] = {}
+    for share in rounds[:-1]:
+        fits = {name: [fit(_until(c, share)) for c in runs] for name, runs in alive.items()}
+        for name, (_, goes_on) in decide(p_best(fits), bound).items():
+            if not goes_on:
+                stopped[name] = share
+                del alive[name]
+    whole = {name: [fit(c) for c in runs] for name, runs in curves.items()}
+    runs = sum(len(r) for r in curves.values())
+    saved = sum((1 - share) * len(curves[name]) for name, share in stopped.items()) / runs
+    return Replay(
+        race=_first(p_best({name: whole[name] for name in alive})),
+        grid=_first(p_best(whole)),
+        saved=saved,
+        stopped=stopped,
+    )
+
+
+def _until(curve: Curve, share: float) -> Curve:
+    if curve.step is None:
+        raise InputError(f"curve {curve.name!r} has no steps to tell a round's share by")
+    keep = curve.step <= share * curve.step[-1]
+    keep[0] = True  # a curve has at least one evaluation
+    return curve.select(keep)
+
+
+def _first(chances: Mapping[str, float | None]) -> str:
+    return max(chances, key=lambda name: chances[name] or 0.0)

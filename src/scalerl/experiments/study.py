@@ -22,7 +22,7 @@ from scalerl.config import Config, dump_toml
 from scalerl.errors import InputError
 from scalerl.experiments import forecasts, race
 from scalerl.experiments.result import StudyResult, read_run_curve, study_result
-from scalerl.experiments.study_file import Study, Variant, changed_keys
+from scalerl.experiments.study_file import Race, Study, Variant, changed_keys
 from scalerl.experiments.study_progress import overview
 from scalerl.experiments.study_runner import SCALERL, Runner, Say
 from scalerl.experiments.study_state import FILE, RunRow, StudyState, at_work
@@ -266,6 +266,21 @@ def result_so_far(study: Study, folder: Path) -> StudyResult:
         return result_of(study, state)
     finally:
         state.close()
+
+
+def replay_race(study: Study, folder: Path) -> str:
+    """What a race would have saved on the runs that are there, in words.
+
+    Raises:
+        InputError: nothing has been started in the folder.
+    """
+    plan = study.plan.race or Race()
+    state = _opened(folder)
+    try:
+        found = race.replay(curves_of(study, state), plan.rounds, plan.bound)
+    finally:
+        state.close()
+    return found.words() if found else "there is no curve yet"
 
 
 def failures(folder: Path) -> list[str]:

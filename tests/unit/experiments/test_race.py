@@ -87,3 +87,22 @@ def test_too_few_points_say_nothing():
         name="x", compute=C[:3], pass_rate=np.array([0.4, 0.4, 0.4]), unit="h", r0_observed=0.4
     )
     assert race.p_best({"x": [scaling.fit(short)]}) == {"x": None}
+
+
+def test_a_replay_saves_the_losers_rest_and_picks_as_the_grid():
+    def stepped(A: float, seed: int):
+        one = curve(A, seed)
+        return scaling.Curve(
+            name=one.name, compute=one.compute, pass_rate=one.pass_rate, unit="h",
+            r0_observed=0.4, step=np.arange(1.0, len(C) + 1),
+        )  # fmt: skip
+
+    curves = {"best": [stepped(0.65, i) for i in range(2)]}
+    curves |= {"low": [stepped(0.52, i) for i in range(2, 4)], "none": []}
+    found = race.replay(curves, (0.5, 1.0), 0.05)
+    assert found is not None
+    assert (found.race, found.grid) == ("best", "best")
+    assert found.stopped == {"low": 0.5}
+    assert found.saved == pytest.approx(0.25)  # half of the steps of half of the runs
+    assert "as the full grid does, with 25% of the steps saved" in found.words()
+    assert race.replay({"none": []}, (0.5, 1.0), 0.05) is None
