@@ -93,8 +93,9 @@ class Buffer:
         return max(0, capacity - self.untrained)
 
     def appetite(self, outstanding: int, slots: int, completions: int) -> int:
-        """Groups worth starting now: fill every slot, and keep a step's worth queued behind, so
-        that a group is begun with weights as new as can be.
+        """Groups worth starting now: fill every slot and keep a step's worth beside them, queued
+        or finished beyond what the coming step takes. More would not be trained sooner, only begun
+        with older weights: where the trainer is the slower side, staleness would grow to k.
 
         Args:
             outstanding: completions sent to generators and not come back.
@@ -103,7 +104,8 @@ class Buffer:
         """
         if self.regime.alternating or self.regime.k == 0:
             return self.regime.capacity
-        wanted = slots + self.groups * completions - outstanding
+        surplus = max(0, len(self._finished) - self.groups)
+        wanted = slots + (self.groups - surplus) * completions - outstanding
         return max(0, -(-wanted // completions))
 
     def admit(self, index: int, version: int) -> None:

@@ -147,6 +147,7 @@ class Rollouts:
             self._check_dynamic_limit()
             return bool(taken) or (self.exhausted and not self.buffer.untrained)
 
+        self.poll(0.0)  # what came during the last step decides what is worth starting now
         self._await(ready, f"groups for step {version + 1}")
         useless, self.useless = self.useless, []
         return taken, useless
@@ -404,10 +405,10 @@ class Rollouts:
         """
         quiet_s, seen = 0.0, self._progress
         while True:
-            if stoppable and self.stop_signal is not None:
-                raise Stopped(self.stop_signal)
             if done():
                 return
+            if stoppable and self.stop_signal is not None:
+                raise Stopped(self.stop_signal)
             asked = self._clock()
             self.poll(POLL_S)
             quiet_s += min(1.0, self._clock() - asked)

@@ -140,6 +140,13 @@ def test_generators_get_their_slots_full_and_a_step_behind(outstanding: int, gro
     assert buffer.appetite(outstanding, slots=256, completions=16) == groups
 
 
+def test_finished_groups_count_as_the_step_that_is_kept_ready() -> None:
+    buffer = buffer_of(Pipeline(k=8), groups=4)
+    admit(buffer, range(10), 0)
+    finish(buffer, 0, *range(6))
+    assert buffer.appetite(64, slots=256, completions=16) == 14  # 20 − 4 pending − 2 finished
+
+
 def test_faults_of_the_program_are_loud() -> None:
     buffer = buffer_of(Pipeline(k=0))
     admit(buffer, range(2), 0)
