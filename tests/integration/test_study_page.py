@@ -58,6 +58,8 @@ def test_verdicts_are_shown(folder: Path, tmp_path: Path, width: int) -> None:
         assert "owned" not in browser.js("document.title")
         assert browser.js("document.querySelectorAll('img').length") == 0
         assert "NaN" not in browser.js("document.body.innerHTML")
+        assert browser.js("document.querySelector('#x').value") == "flops"  # the study's own
+        assert browser.js("document.documentElement.dataset.shows").startswith("flops ")
         assert "later evaluations" in browser.js("document.querySelector('#study').textContent")
 
 

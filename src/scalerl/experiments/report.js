@@ -3,7 +3,7 @@
 const page = JSON.parse(byId("values").textContent);
 const root = document.documentElement;
 const state = {
-  x: page.units[0].key,
+  x: page.study?.unit ?? page.units[0].key,
   log: true,
   view: "rate",
   fit: page.fit_share < 1 ? "first" : "whole",
@@ -48,7 +48,7 @@ function drawControls() {
     redraw();
   };
   const units = page.units.filter((u) => page.runs.some((r) => r.curve[u.key].some(known)));
-  const axis = make("select", { id: "x", onchange: (e) => set("x")(e.target.value) }, (units.length ? units : page.units).map((u) => make("option", { value: u.key }, u.label)));
+  const axis = make("select", { id: "x", onchange: (e) => set("x")(e.target.value) }, (units.length ? units : page.units).map((u) => make("option", { value: u.key, selected: u.key === state.x }, u.label)));
   const fits = [["whole", "Whole run"], ["off", "Off"]];
   if (page.fit_share < 1) fits.unshift(["first", `First ${percent(page.fit_share)}`]);
   state.x = axis.value;
