@@ -80,19 +80,19 @@ def one_run(
         return recorded
 
     heldout: set[str] = set()
-    chain_prompts = run_module.chain_prompts
+    run_prompts = run_module.run_prompts
 
-    def remembering(*arguments: Any) -> Any:
-        training, held = chain_prompts(*arguments)
-        heldout.update(p.id for p in held)
-        return training, held
+    def remembering(*arguments: Any, **words: Any) -> Any:
+        loaded = run_prompts(*arguments, **words)
+        heldout.update(p.id for p in loaded.heldout)
+        return loaded
 
-    run_module.make_score, run_module.chain_prompts = recording, remembering
+    run_module.make_score, run_module.run_prompts = recording, remembering
     try:
         run = folder / f"{name}-{seed}"
         run_new(config, run, Quiet(), starts=folder / "starts")
     finally:
-        run_module.make_score, run_module.chain_prompts = make_score, chain_prompts
+        run_module.make_score, run_module.run_prompts = make_score, run_prompts
     print(f"\r  {name} seed {seed} done")
     return current_rows(run / "steps.jsonl"), lengths
 
