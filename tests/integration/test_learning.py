@@ -130,7 +130,9 @@ def test_equal_weights_agree_to_1e_5_on_every_token_interrupted_ones_included(
 
 
 def test_temperature_is_the_same_on_both_sides(tmp_path, starts, small_config):
-    config = small_config("--regime.type=synchronous", "--sampling.temperature=0.6", "--batch.prompts=12")
+    config = small_config(
+        "--regime.type=synchronous", "--sampling.temperature=0.6", "--batch.prompts=12"
+    )
     run_new(config, tmp_path / "run", Quiet(), starts=starts)
     for row in current_rows(tmp_path / "run" / "steps.jsonl"):
         assert row["ratio_mean"] == pytest.approx(1.0, abs=1e-5)

@@ -29,7 +29,7 @@ from scalerl.generate.sampling import SamplingParams, draw, uniforms
 from scalerl.generate.slots import Finished, Interruption, Slots
 from scalerl.messages import Completion, Request
 from scalerl.model.attention import ROWS, attention_of
-from scalerl.model.logprobs import entropy_of, head_of, log_softmax_head
+from scalerl.model.logprobs import body_of, entropy_of, head_of, log_softmax_head
 
 
 class Engine:
@@ -286,7 +286,7 @@ class Engine:
             extra = self._tensor([p for body in bodies for p in range(len(body))])
             positions = torch.cat([positions, extra])
         with attention_of(self.model, attention.NAME):
-            output = self.model.base_model(
+            output = body_of(self.model)(
                 input_ids=ids[None],
                 position_ids=positions[None],
                 use_cache=False,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers import PreTrainedModel
@@ -44,6 +44,12 @@ def head_of(model: PreTrainedModel) -> Head:
         softcap=getattr(config, "final_logit_softcapping", None),
         scale=scale / (getattr(config, "logits_scaling", None) or 1.0),
     )
+
+
+def body_of(model: PreTrainedModel) -> nn.Module:
+    """The model without its head; its output has the last hidden states."""
+    body = model.base_model
+    return model.model if body is model else body  # Llama 4 names it otherwise than its prefix
 
 
 def log_softmax_head(
@@ -262,7 +268,7 @@ def token_logprobs(
     if bool(scored_BT[:, 0].any()):
         raise ValueError("the first token of a row has no log-probability: nothing predicts it")
     with trainer_attention(model, ids_BT.shape[1]):
-        hidden_BTd = model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        hidden_BTd = body_of(model)(input_ids=ids_BT, use_cache=False).last_hidden_state
     logp_N, entropy_N = chosen_logprobs(
         hidden_BTd[:, :-1][scored_BT[:, 1:]],
         ids_BT[scored_BT],

@@ -111,7 +111,22 @@ def step_row(
             logp_gen_N=seen.logp_gen,
         )
     )
-    return row | _equal_weights(seen, version)
+    return row | _equal_weights(seen, version) | _experts(seen)
+
+
+def _experts(seen: StepSeen) -> dict[str, Any]:
+    """Of a mixture of experts: each expert's share of the tokens as a multiple of an even share,
+    over all layers; the extremes over layers; and tokens that no expert took."""
+    layers, experts = seen.experts.shape
+    if not layers:
+        return {}
+    share = seen.experts / np.maximum(1, seen.experts.sum(axis=1, keepdims=True)) * experts
+    return {
+        "expert_load": [round(float(x), 4) for x in share.mean(axis=0)],
+        "expert_load_max": float(share.max()),
+        "expert_load_min": float(share.min()),
+        "expert_tokens_dropped": seen.experts_expected - int(seen.experts.sum()),
+    }
 
 
 def _equal_weights(seen: StepSeen, version: int) -> dict[str, Any]:

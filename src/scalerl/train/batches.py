@@ -34,6 +34,7 @@ class Packed:
     """Rows as tensors, padded on the right."""
 
     ids_BT: Tensor  # int64, prompt then completion
+    real_BT: Tensor  # bool, no padding
     mask_BT: Tensor  # bool, the trained tokens
     logp_gen_BT: Tensor  # float32, 0 where not trained
     advantage_B: Tensor  # float32
@@ -56,6 +57,7 @@ def pack(rows: Sequence[Row], device: torch.device) -> Packed:
         version_BT[b, start:length] = min(version for _, version in row.segments)
     return Packed(
         ids_BT=torch.from_numpy(ids_BT).to(device),
+        real_BT=torch.from_numpy(np.arange(max(lengths)) < np.array(lengths)[:, None]).to(device),
         mask_BT=torch.from_numpy(mask_BT).to(device),
         logp_gen_BT=torch.from_numpy(logp_gen_BT).to(device),
         advantage_B=torch.tensor([r.advantage for r in rows], dtype=torch.float32, device=device),

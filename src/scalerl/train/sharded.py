@@ -222,13 +222,17 @@ class ShardedTrainer(Trainer):
         seen = [self._backward(passed) for passed in passes]
         update = self._update(seen, lr, version)
         if not self.leads:
-            arrays = {name: np.ascontiguousarray(getattr(update, name)) for name in ARRAYS}
-            _send_bytes(0, safetensors.numpy.save(arrays))
+            _send_bytes(0, safetensors.numpy.save(_as_arrays(update)))
             return update
-        parts = [{name: getattr(update, name) for name in ARRAYS}]
+        parts = [_as_arrays(update)]
         parts += [safetensors.numpy.load(_receive_bytes(rank)) for rank in range(1, self.ranks)]
         whole = {name: np.concatenate([p[name] for p in parts]) for name in ARRAYS}
-        return dataclasses.replace(update, **whole)
+        return dataclasses.replace(
+            update,
+            **whole,
+            experts=np.sum([p["experts"] for p in parts], axis=0),
+            experts_expected=sum(int(p["experts_expected"][0]) for p in parts),
+        )
 
     def _gather(self) -> dict[str, Tensor]:
         weights: dict[str, Tensor] = {}
@@ -255,6 +259,11 @@ class ShardedTrainer(Trainer):
         total = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(total)
         return float(total)
+
+
+def _as_arrays(seen: StepSeen) -> dict[str, np.ndarray]:
+    arrays = {name: np.ascontiguousarray(getattr(seen, name)) for name in (*ARRAYS, "experts")}
+    return arrays | {"experts_expected": np.array([seen.experts_expected])}
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from scalerl.model.attention import trainer_attention
 from scalerl.model.load import save_model
 from scalerl.model.logprobs import token_logprobs
 from scalerl.model.lora import merged_weights
+from scalerl.model.routing import expert_counts, routers_of, watched
 from scalerl.train.batches import PassLimits, pack, passes
 from scalerl.train.shards import OPTIMIZER, SHARDS, read_shards
 
@@ -59,6 +60,8 @@ class StepSeen:
     capped: np.ndarray  # bool
     entropy: np.ndarray  # nats, of the trainer's distributions
     version: np.ndarray  # int, the oldest weights whose keys and values the token saw
+    experts: np.ndarray  # [layers, E] int, tokens routed to each expert; [0, 0] in a dense model
+    experts_expected: int  # what `experts` sums to if no token was dropped
 
 
 class Scorer(nn.Module):
@@ -104,6 +107,7 @@ class Trainer:
             enable = getattr(model, "activation_checkpointing_enable", None)
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
         self._scorer = Scorer(model, temperature=temperature, fp32_head=fp32_head)
+        self._routers = routers_of(model)
         self._wrap()
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self._names = [name for name, _ in named]
@@ -228,7 +232,8 @@ class Trainer:
         packed = pack(rows or (NOTHING,), self.model.device)
         # The backward of checkpointed layers runs their forward again: with the same attention.
         with trainer_attention(self.model, packed.ids_BT.shape[1]):
-            logp_BT, entropy_BT = self._scorer(packed.ids_BT, packed.mask_BT)
+            with watched(self._routers) as routing:
+                logp_BT, entropy_BT = self._scorer(packed.ids_BT, packed.mask_BT)
             terms = self._loss(logp_BT, packed.logp_gen_BT, packed.advantage_B, packed.mask_BT)
             loss = -(terms.objective_BT.sum(dim=1) * packed.weight_B).sum()
             loss.backward()
@@ -238,6 +243,8 @@ class Trainer:
                 master.grad = gradient if master.grad is None else master.grad + gradient
                 parameter.grad = None
         mask_BT = packed.mask_BT if rows else torch.zeros_like(packed.mask_BT)
+        real_N = packed.real_BT.flatten() & bool(rows)
+        experts = expert_counts(self._routers, routing, real_N)
         return PassSeen(
             loss=float(loss.detach()) if rows else 0.0,
             logp_train=logp_BT.detach()[mask_BT].numpy(force=True),
@@ -246,6 +253,8 @@ class Trainer:
             capped=terms.capped_BT[mask_BT].numpy(force=True),
             entropy=entropy_BT[mask_BT].numpy(force=True),
             version=packed.version_BT[mask_BT.numpy(force=True)],
+            experts=experts.numpy(force=True),
+            experts_expected=int(real_N.sum()) * sum(int(r.top_k) for r in self._routers.values()),  # type: ignore
         )
 
     def _set_lr(self, version: int) -> float:
@@ -281,6 +290,8 @@ class PassSeen:
     capped: np.ndarray
     entropy: np.ndarray
     version: np.ndarray
+    experts: np.ndarray
+    experts_expected: int
 
 
 ARRAYS = ("logp_train", "logp_gen", "ratio", "capped", "entropy", "version")
@@ -304,7 +315,15 @@ def step_seen(
 ) -> StepSeen:
     """The passes of a step as one."""
     arrays = {name: np.concatenate([getattr(s, name) for s in seen]) for name in ARRAYS}
-    return StepSeen(loss=loss, gradient_norm=norm, lr=lr, applied=applied, **arrays)
+    return StepSeen(
+        loss=loss,
+        gradient_norm=norm,
+        lr=lr,
+        applied=applied,
+        experts=np.sum([s.experts for s in seen], axis=0),
+        experts_expected=sum(s.experts_expected for s in seen),
+        **arrays,
+    )
 
 
 def clip_by_global_norm(parameters: Sequence[Tensor], limit: float) -> float:

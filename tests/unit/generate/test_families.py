@@ -38,6 +38,14 @@ FAMILIES = {
         "query_pre_attn_scalar": 8,
     },
     "Mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "Gemma": {"head_dim": 8, "num_key_value_heads": 1},
+    "Llama4Text": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "head_dim": 8,
+        "intermediate_size_mlp": 48,
+        "moe_layers": [0, 1],
+    },
     "Qwen3Moe": EXPERTS | {"head_dim": 8},
 }
 

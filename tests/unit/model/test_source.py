@@ -80,9 +80,8 @@ def write_gguf(gguf, model, file):
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(
-        ["<unk>", "<s>", "</s>", *(chr(97 + i) for i in range(26))] + ["ab", *(f"<{i}>" for i in range(34))]
-    )
+    letters, rest = (chr(97 + i) for i in range(26)), (f"<{i}>" for i in range(34))
+    writer.add_token_list(["<unk>", "<s>", "</s>", *letters, "ab", *rest])
     writer.add_token_types([3, 3, 3] + [1] * 61)
     writer.add_token_merges(["a b"])
     writer.add_eos_token_id(2)
