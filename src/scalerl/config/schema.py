@@ -156,6 +156,41 @@ class Supervised(Section):
     )
 
 
+class Sft(Section):
+    """`scalerl sft` on a file of traces (paper A.3: 2M tokens a step, 12,288 a trace, 3e-5)."""
+
+    data: str = Field(
+        default="",
+        description=".jsonl or .parquet with `messages`, or `prompt` and `answer`; empty: the "
+        "embedded stage of [supervised]",
+    )
+    against: tuple[str, ...] = Field(
+        default=(), description="files of benchmark prompts; traces of these leave"
+    )
+    heldout_share: float = Field(
+        default=0.02, gt=0, lt=1, description="share of the prompts for the evaluation loss"
+    )
+    max_tokens: PositiveInt = Field(
+        default=12288, description="longest trace, prompt included; longer ones leave"
+    )
+    trivial_pass_rate: float = Field(
+        default=1.0, gt=0, description="rows whose `pass_rate` is at least this leave"
+    )
+    steps: PositiveInt = Field(default=100, description="optimiser steps")
+    tokens_per_step: PositiveInt = Field(default=65536, description="tokens of a step's traces")
+    tokens_per_pass: PositiveInt = Field(
+        default=8192, description="tokens of a pass and of a packed row; no effect on the gradient"
+    )
+    packing: bool = Field(default=True, description="several traces in a row")
+    lr: float = Field(default=3e-5, gt=0, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field(default="cosine")
+    warmup_steps: int = Field(default=10, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    evaluate_every: PositiveInt = Field(default=20, description="steps between evaluation losses")
+    checkpoint_every: PositiveInt = Field(default=50, description="steps between checkpoints")
+    seed: int = Field(default=0, ge=0, description="seed of the order of traces")
+
+
 class Batch(Section):
     prompts: PositiveInt = Field(default=32, description="prompts (groups) an optimiser step, P")
     completions: int = Field(default=16, ge=2, description="completions a prompt, G; at least 2")
@@ -411,6 +446,7 @@ class Config(Section):
     data: Data = Data()
     rewards: Rewards = Rewards()
     supervised: Supervised = Supervised()
+    sft: Sft = Sft()
     batch: Batch = Batch()
     sampling: Sampling = Sampling()
     length: LengthConfig = Interruption()

@@ -245,6 +245,7 @@ def token_logprobs(
     temperature: float = 1.0,
     fp32_head: bool = True,
     chunk: int | None = None,
+    positions_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of given tokens, and entropy of the distributions they were drawn from.
 
@@ -255,6 +256,8 @@ def token_logprobs(
         ids_BT: token ids, int64; padding may be any valid id.
         scored_BT: bool, the tokens wanted; never the first of a row, which nothing predicts.
         chunk: as in :func:`chosen_logprobs`.
+        positions_BT: of rows that hold several sequences, the place of each token in its own; a
+            token sees its own sequence only, and the first of each is not to be scored.
 
     Returns:
         ``logp_BT`` (differentiable) and ``entropy_BT`` (no gradient), float32, nats, 0 where not
@@ -267,8 +270,13 @@ def token_logprobs(
         raise ValueError(f"ids {tuple(ids_BT.shape)} and scored {tuple(scored_BT.shape)} differ")
     if bool(scored_BT[:, 0].any()):
         raise ValueError("the first token of a row has no log-probability: nothing predicts it")
-    with trainer_attention(model, ids_BT.shape[1]):
-        hidden_BTd = body_of(model)(input_ids=ids_BT, use_cache=False).last_hidden_state
+    if positions_BT is None:
+        with trainer_attention(model, ids_BT.shape[1]):
+            hidden_BTd = body_of(model)(input_ids=ids_BT, use_cache=False).last_hidden_state
+    else:  # transformers builds the mask of sequences that begin anew at position 0
+        hidden_BTd = (
+            body_of(model)(input_ids=ids_BT, position_ids=positions_BT, use_cache=False)
+        ).last_hidden_state
     logp_N, entropy_N = chosen_logprobs(
         hidden_BTd[:, :-1][scored_BT[:, 1:]],
         ids_BT[scored_BT],

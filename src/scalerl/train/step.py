@@ -237,11 +237,7 @@ class Trainer:
             terms = self._loss(logp_BT, packed.logp_gen_BT, packed.advantage_B, packed.mask_BT)
             loss = -(terms.objective_BT.sum(dim=1) * packed.weight_B).sum()
             loss.backward()
-        for master, parameter in zip(self._master, self._parameters, strict=True):
-            if master is not parameter and parameter.grad is not None:
-                gradient = parameter.grad.to(master.device, torch.float32)
-                master.grad = gradient if master.grad is None else master.grad + gradient
-                parameter.grad = None
+        self._collect_gradients()
         mask_BT = packed.mask_BT if rows else torch.zeros_like(packed.mask_BT)
         real_N = packed.real_BT.flatten() & bool(rows)
         experts = expert_counts(self._routers, routing, real_N)
@@ -256,6 +252,14 @@ class Trainer:
             experts=experts.numpy(force=True),
             experts_expected=int(real_N.sum()) * sum(int(r.top_k) for r in self._routers.values()),  # type: ignore
         )
+
+    def _collect_gradients(self) -> None:
+        """Add what a backward left at the parameters to the masters' gradients."""
+        for _, master, parameter in self._triples():
+            if master is not parameter and parameter.grad is not None:
+                gradient = parameter.grad.to(master.device, torch.float32)
+                master.grad = gradient if master.grad is None else master.grad + gradient
+                parameter.grad = None
 
     def _set_lr(self, version: int) -> float:
         share = min(1.0, (version + 1) / max(1, self.settings.warmup_steps))
