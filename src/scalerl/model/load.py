@@ -39,6 +39,10 @@ def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
             that the model has and the files have not.
     """
     _check_folder(path)
+    if dtype == "bfloat16":
+        # oneDNN keeps 1,024 compiled products by default, one a shape, and a ragged batch has
+        # a new shape each step: hundreds of MB for nothing. It reads this before its first one.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
         with no_progress_bar():
