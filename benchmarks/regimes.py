@@ -4,8 +4,11 @@
 
 `pipeline` (k = 8), `ppo_off_policy` (k = 8) and `synchronous`, the same recipe and seeds on the
 default task, one after another in one session; one generator process and the trainer, one thread
-each. Then the event simulator plays the same three with costs measured in the *first half* of the
-`pipeline` runs alone, and is compared with all of them.
+each. Then the event simulator plays the same three. It is given what a token costs each side while
+it works, measured in that run (`simulated`), and must find how long the sides wait, how many tokens
+a device-second buys and how stale they are. With the costs of the `pipeline` runs for all regimes
+(`simulated_with_pipeline_costs`) it also has to do with a machine on which both processes working
+at once slow each other down, which it knows nothing of.
 
 A device-second counts both processes, working or waiting; start, evaluation and checkpoints are
 apart. The first phase of k steps, while the pipeline fills, is left out on both sides.
@@ -14,6 +17,7 @@ apart. The first phase of k steps, while the pipeline fills, is left out on both
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -126,22 +130,24 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def measured_costs(runs: list[list[dict[str, Any]]], slots: int) -> Machine:
-    """Costs from the first half of runs: a line through (trained tokens, busy seconds) of the
-    trainer's steps; a decode step of full slots from the generator's busy time and tokens."""
+def measured_costs(
+    runs: list[list[dict[str, Any]]], slots: int, shape: tuple[float, float]
+) -> Machine:
+    """A line through (trained tokens, busy seconds) of the trainer's steps, through their mean; a
+    decode step of full slots from the generator's busy time and tokens."""
     tokens, busy = [], []
     generated = generator_busy = 0.0
     for rows in runs:
-        half = rows[SKIP : SKIP + (len(rows) - SKIP) // 2]
-        for before, row in zip(rows[SKIP - 1 :], half, strict=False):
+        for before, row in zip(rows[SKIP - 1 :], rows[SKIP:], strict=False):
             tokens.append(row["tokens_trained"] - before["tokens_trained"])
             busy.append(row["busy_s"])
-        first, last = rows[SKIP - 1], half[-1]
+        first, last = rows[SKIP - 1], rows[-1]
         totals = [seconds(row, "generator") for row in (first, last)]
         generator_busy += (totals[1][0] - totals[1][1]) - (totals[0][0] - totals[0][1])
         generated += last["ledger"]["generated"] - first["ledger"]["generated"]
-    slope, base = np.polyfit(tokens, busy, 1)
-    base_s, slot_s = decode_shape()
+    slope = min(max(0.0, float(np.polyfit(tokens, busy, 1)[0])), np.mean(busy) / np.mean(tokens))
+    base = np.mean(busy) - slope * np.mean(tokens)
+    base_s, slot_s = shape
     scale = (generator_busy / generated) / (base_s / slots + slot_s)
     return Machine(
         generators=1,
@@ -149,8 +155,8 @@ def measured_costs(runs: list[list[dict[str, Any]]], slots: int) -> Machine:
         slots=slots,
         decode_base_s=base_s * scale,
         decode_slot_s=slot_s * scale,
-        train_base_s=max(0.0, float(base)),
-        train_token_s=max(0.0, float(slope)),
+        train_base_s=float(base),
+        train_token_s=float(slope),
     )
 
 
@@ -221,27 +227,40 @@ def main() -> None:
                 runs[regime].append(
                     one_run(regime, seed, arguments.steps, Path(name), arguments.start)
                 )
-    machine = measured_costs([rows for rows, _ in runs["pipeline(8)"]], slots=256)
+    shape = decode_shape()
+    machines = {
+        regime: measured_costs([rows for rows, _ in each], 256, shape)
+        for regime, each in runs.items()
+    }
     found: dict[str, Any] = {
         "steps": arguments.steps,
         "steps_left_out": SKIP,
         "seeds": arguments.seeds,
         "load_average": os.getloadavg()[0],
         "threads_a_process": 1,
-        "machine": {field: getattr(machine, field) for field in machine.__dataclass_fields__},
         "regimes": {},
     }
     for regime, each in runs.items():
         measured = [figures(rows) for rows, _ in each]
-        simulated = [predicted(regime, machine, rows, lengths) for rows, lengths in each]
-        keys = simulated[0].keys()
+        own, piped = (
+            [
+                predicted(regime, machine or measured_costs([rows], 256, shape), rows, lengths)
+                for rows, lengths in each
+            ]
+            for machine in (None, machines["pipeline(8)"])
+        )
         middle = {key: statistics.median(m[key] for m in measured) for key in measured[0]}
-        expected = {key: statistics.median(s[key] for s in simulated) for key in keys}
+        expected, transferred = (
+            {key: statistics.median(s[key] for s in simulated) for key in simulated[0]}
+            for simulated in (own, piped)
+        )
         speed = "tokens_trained_per_device_second"
         found["regimes"][regime] = {
             "measured": middle,
             "each_seed": measured,
+            "machine": dataclasses.asdict(machines[regime]),
             "simulated": expected,
+            "simulated_with_pipeline_costs": transferred,
             "simulated_over_measured_throughput": expected[speed] / middle[speed],
         }
     print(json.dumps(found, indent=2))
