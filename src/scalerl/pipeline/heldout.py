@@ -40,9 +40,9 @@ def _record(run: Run, done: Evaluated) -> dict[str, Any]:
         raise RunError(f"the evaluation of step {done.step} ran at version {done.version}")
     size = run.config.evaluation.completions
     scored: list[list[Scored | None]] = [[None] * size for _ in run.heldout]
-    for completion in done.completions:
-        prompt = run.heldout[completion.group]
-        scored[completion.group][completion.sample] = run.score(prompt, completion)
+    answers = [(run.heldout[completion.group], completion) for completion in done.completions]
+    for answer in run.scoring.score_all(answers):
+        scored[answer.completion.group][answer.completion.sample] = answer
     whole = [[s for s in row if s is not None] for row in scored]
     if any(len(row) != size for row in whole):
         raise RunError(f"the evaluation of step {done.step} came back incomplete")

@@ -10,7 +10,6 @@ from scalerl.data.chain import TASK, make_chain_prompts
 from scalerl.data.problems import Problem, report
 from scalerl.data.sources import Loaded, TaskReward, load_prompts
 from scalerl.errors import InputError
-from scalerl.messages import Completion, Prompt, Scored
 from scalerl.rewards.gold_check import gold_fault
 from scalerl.rewards.scorer import Check, Scorer
 
@@ -103,22 +102,3 @@ def make_scorer(config: Config, loaded: Loaded) -> Scorer:
         scorer.close()
         raise
     return scorer
-
-
-def completion_text(completion: Completion, decode: Callable[[list[int]], object]) -> str:
-    """What was written, without the token that ended it."""
-    ids = completion.token_ids[:-1] if completion.finish == "stop" else completion.token_ids
-    return str(decode(list(ids)))
-
-
-def make_score(
-    scorer: Scorer, decode: Callable[[list[int]], object]
-) -> Callable[[Prompt, Completion], Scored]:
-    """The verdict on a completion, waited for: +1 correct, −1 otherwise."""
-
-    def score(prompt: Prompt, completion: Completion) -> Scored:
-        checked = scorer.score_now(prompt, completion_text(completion, decode))
-        reward = 1.0 if checked.outcome == "correct" else -1.0
-        return Scored(completion=completion, reward=reward, outcome=checked.outcome)
-
-    return score

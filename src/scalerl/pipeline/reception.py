@@ -12,7 +12,7 @@ from scalerl.messages import Completion, Counters, Evaluate, Evaluated, Progress
 
 
 class PendingGroup:
-    """A group on its way: which samples are still missing."""
+    """A group on its way: which samples are missing, which are delivered and await a score."""
 
     def __init__(self, index: int, prompt: Prompt, version: int, generator: int, size: int) -> None:
         self.index = index
@@ -20,14 +20,36 @@ class PendingGroup:
         self.version = version  # at admission
         self.generator = generator
         self.samples: list[Scored | None] = [None] * size
+        self.unscored: dict[int, int] = {}  # sample → tokens
 
     @property
     def missing(self) -> list[int]:
-        return [i for i, scored in enumerate(self.samples) if scored is None]
+        unscored = self.unscored
+        return [i for i, s in enumerate(self.samples) if s is None and i not in unscored]
+
+    @property
+    def finished(self) -> bool:
+        return None not in self.samples
 
     @property
     def tokens(self) -> int:
-        return sum(len(s.completion.token_ids) for s in self.samples if s is not None)
+        scored = sum(len(s.completion.token_ids) for s in self.samples if s is not None)
+        return scored + sum(self.unscored.values())
+
+    def lacks(self, sample: int) -> bool:
+        """Whether a sample is still to come from its generator."""
+        return self.samples[sample] is None and sample not in self.unscored
+
+    def deliver(self, completion: Completion, scored: Scored | None) -> None:
+        """A sample has come; its score has too, or comes later by `put`."""
+        if scored is None:
+            self.unscored[completion.sample] = len(completion.token_ids)
+        else:
+            self.put(scored)
+
+    def put(self, scored: Scored) -> None:
+        self.samples[scored.completion.sample] = scored
+        self.unscored.pop(scored.completion.sample, None)
 
 
 def news(
@@ -40,7 +62,7 @@ def news(
         group = pending.get(c.group)
         if group is None or (c.group, c.sample) in seen:
             continue
-        if c.sample < len(group.samples) and group.samples[c.sample] is None:
+        if c.sample < len(group.samples) and group.lacks(c.sample):
             seen.add((c.group, c.sample))
             awaited.append(c)
     return awaited

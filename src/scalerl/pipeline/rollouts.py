@@ -4,7 +4,8 @@
                                          ↑                           └─ pass rate → PromptStream
                             WeightsReady, Evaluate ← publish, evaluate
 
-Nothing here knows whether the generators share this process.
+A score that takes time comes with a later poll; its completion waits in its pending group, and no
+generator works on it any more. Nothing here knows whether the generators share this process.
 """
 
 from __future__ import annotations
@@ -82,8 +83,12 @@ class Rollouts:
     consumes:      prompts; Progress, WeightsLoaded and Evaluated of the generators
     produces:      Submit, WeightsReady and Evaluate; groups for the trainer
     waits for:     finished groups, in `take`; a free weight buffer, in `publish`; an evaluation
-    unblocked by:  any word of a generator. After `stall_s` without progress the generator that is
-                   waited for is restarted; after `restarts` of them the run ends
+    unblocked by:  any word of a generator, any score. After `stall_s` without progress the
+                   generator that is waited for is restarted; after `restarts` of them the run ends
+
+    Args:
+        score: the verdict on a completion, or None where `scores` brings it later.
+        scores: the verdicts that have come since it was last asked; it never waits.
     """
 
     def __init__(
@@ -96,7 +101,8 @@ class Rollouts:
         ledger: Ledger,
         rules: Rules,
         settings: RolloutSettings,
-        score: Callable[[Prompt, Completion], Scored],
+        score: Callable[[Prompt, Completion], Scored | None],
+        scores: Callable[[], Sequence[Scored]] = lambda: (),
         request: Callable[[int, Prompt, int], Request],
         clock: Callable[[], float] = time.monotonic,
         warn: Callable[[str], None] = lambda text: None,
@@ -110,6 +116,7 @@ class Rollouts:
         self._rules = rules
         self._settings = settings
         self._score = score
+        self._scores = scores
         self._request = request
         self._clock = clock
         self.pending: dict[int, PendingGroup] = {}
@@ -125,7 +132,7 @@ class Rollouts:
         self._evaluation: tuple[Evaluate, WeightsReady] | None = None  # under way
         self._evaluations: list[Evaluated] = []
         self._starting = set(range(fleet.size))  # generators that have not said a word yet
-        self._progress = 0  # moves whenever a generator got anything done
+        self._progress = 0  # moves whenever a generator got anything done, or a score came
         self._waits = Waits()
 
     # What the trainer asks for.
@@ -204,9 +211,13 @@ class Rollouts:
             self.fleet.send(generator, Submit(requests=tuple(requests)))
 
     def poll(self, timeout_s: float) -> None:
-        """Take in what the generators say, waiting at most `timeout_s` for the first word."""
+        """Take in scores and what the generators say, waiting at most `timeout_s` for the first."""
+        came = self._scores()
+        for scored in came:
+            self._put(self.pending[scored.completion.group], scored.completion, scored)
+        self._progress += len(came)
         asked, evaluating = self._clock(), self._evaluation is not None
-        words = self.fleet.poll(timeout_s)
+        words = self.fleet.poll(0.0 if came else timeout_s)
         waited = self._clock() - asked
         if evaluating:
             self._waits.evaluation_s += waited
@@ -308,15 +319,18 @@ class Rollouts:
         self.duplicates += len(word.completions) - len(awaited)
         for completion in awaited:
             group = self.pending[completion.group]
-            group.samples[completion.sample] = self._score(group.prompt, completion)
-            if not group.missing:
-                self._finish(self.pending.pop(group.index))
+            self._put(group, completion, self._score(group.prompt, completion))
         if (now.tokens_generated, now.evaluation_s) != (
             before.tokens_generated,
             before.evaluation_s,
         ):
             self._progress += 1
         return None
+
+    def _put(self, group: PendingGroup, completion: Completion, scored: Scored | None) -> None:
+        group.deliver(completion, scored)
+        if group.finished:
+            self._finish(self.pending.pop(group.index))
 
     def _finish(self, pending: PendingGroup) -> None:
         group = Group(
@@ -415,12 +429,23 @@ class Rollouts:
             if self._progress != seen:
                 quiet_s, seen = 0.0, self._progress
             stall_s = self._settings.stall_s
-            if quiet_s > (max(stall_s, START_S) if self._starting else stall_s):
+            if quiet_s > stall_s and not (quiet_s <= START_S and (self._starting or self._scoring)):
                 self._replace(*self._culprit(awaited))
                 quiet_s = 0.0
 
+    @property
+    def _scoring(self) -> int:
+        """Completions awaiting a score, where no generator owes any; else 0."""
+        if any(p.missing for p in self.pending.values()):
+            return 0
+        return sum(len(p.unscored) for p in self.pending.values())
+
     def _culprit(self, awaited: str) -> tuple[int, str]:
-        """The generator that is waited for, and the words to say so."""
+        """The generator that is waited for, and the words to say so.
+
+        Raises:
+            RunError: no generator is to blame.
+        """
         waited = f"waited {self._settings.stall_s:.0f} s for {awaited} without progress"
         if self._starting:
             return min(self._starting), f"generator {min(self._starting)} does not start"
@@ -428,7 +453,10 @@ class Rollouts:
             return 0, f"{waited}: generator 0 does not evaluate"
         if self.store.free_slot() is None and self.store.behind:
             return self.store.behind[0], f"{waited}: generator {self.store.behind[0]} does not"
-        oldest = min(self.pending.values(), key=lambda p: p.index, default=None)
+        owed = [p for p in self.pending.values() if p.missing]
+        oldest = min(owed, key=lambda p: p.index, default=None)
+        if oldest is None and self._scoring:
+            raise RunError(f"{waited}: {self._scoring} answers are with their checks, none ends")
         if oldest is None:
             raise RunError(f"{waited}, and nothing is under way")
         return oldest.generator, (

@@ -23,7 +23,7 @@ from scalerl.config import Config
 from scalerl.config import schema as axes
 from scalerl.data.curriculum import PromptStream
 from scalerl.generate.sampling import request_seed
-from scalerl.messages import Completion, Prompt, Request, Scored
+from scalerl.messages import Prompt, Request
 from scalerl.model.load import load_model, load_tokenizer
 from scalerl.model.lora import add_lora
 from scalerl.pipeline import ranks
@@ -33,9 +33,10 @@ from scalerl.pipeline.generator import GeneratorSpec, build_loop
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.metrics import Compute
 from scalerl.pipeline.process import generator_main
-from scalerl.pipeline.prompts import make_score, make_scorer, run_prompts
+from scalerl.pipeline.prompts import make_scorer, run_prompts
 from scalerl.pipeline.records import RunDirectory
 from scalerl.pipeline.rollouts import Rollouts, RolloutSettings
+from scalerl.pipeline.scoring import Scoring, make_score
 from scalerl.pipeline.weights import SharedWeights, WeightStore, local_buffers, pack
 from scalerl.rewards.exact import THINK_END
 from scalerl.rewards.scorer import Scorer
@@ -60,7 +61,7 @@ class Run:
     decode: Callable[[tuple[int, ...]], str]
     request_heldout: Callable[[int], list[Request]]
     scorer: Scorer
-    score: Callable[[Prompt, Completion], Scored]  # of the scorer, waited for
+    scoring: Scoring  # of the scorer
     compute: Compute
     clock: Callable[[], float]
     shared: SharedWeights | None
@@ -109,7 +110,7 @@ def open_run(
     loaded = run_prompts(config, tokenizer, warn=lambda text: print(text, file=sys.stderr))
     training, heldout = loaded.training, loaded.heldout
     scorer = make_scorer(config, loaded)
-    score = make_score(scorer, tokenizer.decode)
+    scoring = Scoring(scorer, tokenizer.decode)
     if config.model.lora.rank:  # a checkpoint's model has the adapters in it already
         trained_path = None
     trainer = ranks.open_trainer(config, trained_path or start_path, make_trainer)
@@ -132,7 +133,8 @@ def open_run(
             stall_s=config.execution.stall_s,
             restarts=config.execution.restarts,
         ),
-        score=score,
+        score=make_score(scoring, waits=scores_are_waited_for(config)),
+        scores=scoring.collect,
         request=lambda group, prompt, sample: make_request(
             config, "rollout", group, prompt, sample, group
         ),
@@ -154,7 +156,7 @@ def open_run(
             for sample in range(config.evaluation.completions)
         ],
         scorer=scorer,
-        score=score,
+        scoring=scoring,
         compute=Compute(),
         clock=clock,
         shared=shared,
@@ -186,6 +188,11 @@ def make_trainer(config: Config, model_path: Path, kind: type[Trainer] = Trainer
         activation_checkpointing=config.execution.activation_checkpointing,
         offload_optimizer=config.execution.offload_optimizer,
     )
+
+
+def scores_are_waited_for(config: Config) -> bool:
+    """Where the order of all things is fixed, a slow check must not change it."""
+    return config.execution.mode == "interleaved" or isinstance(config.regime, axes.Synchronous)
 
 
 def make_rules(config: Config) -> Rules:

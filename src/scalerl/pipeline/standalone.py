@@ -9,11 +9,12 @@ import torch
 from scalerl.config import Config
 from scalerl.errors import InputError
 from scalerl.evaluate import EvalSummary, summarise
-from scalerl.messages import Scored
+from scalerl.messages import Completion, Scored
 from scalerl.model.load import load_model, load_tokenizer
 from scalerl.pipeline.generator import build_engine
-from scalerl.pipeline.prompts import make_score, make_scorer, run_prompts
+from scalerl.pipeline.prompts import make_scorer, run_prompts
 from scalerl.pipeline.run import generator_spec, make_request
+from scalerl.pipeline.scoring import Scoring
 from scalerl.train import checkpoint
 
 
@@ -57,8 +58,10 @@ def evaluate_model(config: Config, model_path: Path, *, greedy: bool = False) ->
     )
     scored: list[list[Scored]] = [[] for _ in heldout]
     with make_scorer(config, loaded) as scorer:
-        score = make_score(scorer, tokenizer.decode)
+        completions: list[Completion] = []
         while engine.has_work:
-            for completion in engine.step():
-                scored[completion.group].append(score(heldout[completion.group], completion))
+            completions += engine.step()
+        scoring = Scoring(scorer, tokenizer.decode)
+        for answer in scoring.score_all([(heldout[c.group], c) for c in completions]):
+            scored[answer.completion.group].append(answer)
     return summarise(scored)

@@ -50,6 +50,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     version: int  # at admission
     generator: int
     samples: tuple[Scored | None, ...]  # empty: it waited to be issued again
+    unscored_tokens: int = 0  # of completions that awaited a score: they are sampled again
 
 
 class LoopState(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +142,7 @@ def rollout_state(rollouts: Rollouts) -> RolloutState:
             version=p.version,
             generator=p.generator,
             samples=tuple(p.samples),
+            unscored_tokens=sum(p.unscored.values()),
         )
         for p in rollouts.pending.values()
     ]
@@ -223,6 +225,7 @@ def begin_again(rollouts: Rollouts, state: RolloutState) -> None:
     delivered = sum(
         len(s.completion.token_ids) for p in state.pending for s in p.samples if s is not None
     )
+    delivered += sum(p.unscored_tokens for p in state.pending)
     rollouts.ledger.discard(RESUMED, delivered)
     rollouts.reissue.extend((p.index, rollouts.stream.prompt(p.prompt)) for p in state.pending)
 

@@ -121,7 +121,24 @@ class Scorer:
             InputError: a task that the scorer does not know.
             RunError: the workers do not start.
         """
+        self._expect(ticket, prompt, self._start(prompt, text))
+
+    def submit_unless_told(self, ticket: int, prompt: Prompt, text: str) -> Checked | None:
+        """The verdict where it is told at once; else None, and the ticket comes from `collect`.
+
+        Raises:
+            InputError: a task that the scorer does not know.
+            RunError: the workers do not start.
+        """
         future = self._start(prompt, text)
+        if not future.done():
+            self._expect(ticket, prompt, future)
+            return None
+        checked = future.result()
+        self.counts[prompt.task, checked.outcome] += 1
+        return checked
+
+    def _expect(self, ticket: int, prompt: Prompt, future: Future[Checked]) -> None:
         self._open += 1
         future.add_done_callback(lambda f: self._done.put((ticket, prompt.task, f.result())))
 

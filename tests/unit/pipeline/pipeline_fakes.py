@@ -234,6 +234,46 @@ def fake_score(prompt: Prompt, completion: Completion) -> Scored:
     )
 
 
+class SlowScores:
+    """Told at once, or some polls later, in any order. A worker that dies ends its answer as
+    `error`; so do some checks by themselves."""
+
+    def __init__(self, seed: int, *, slow: float = 0.7, deaths: float = 0.05) -> None:
+        self._rng = random.Random(seed)
+        self._slow, self._deaths = slow, deaths
+        self.waiting: list[tuple[int, Prompt, Completion]] = []  # polls left
+        self.ended: set[tuple[int, int]] = set()  # group and sample of those that a death ended
+
+    def submit(self, prompt: Prompt, completion: Completion) -> Scored | None:
+        if self._rng.random() >= self._slow:
+            return self.verdict(prompt, completion)
+        delay = self._rng.choice((0, 1, 2, 5, 40))
+        self.waiting.append((delay, prompt, completion))
+        return None
+
+    def collect(self) -> list[Scored]:
+        came: list[Scored] = []
+        waiting, self.waiting = self.waiting, []
+        for polls, prompt, completion in waiting:
+            if self._rng.random() < self._deaths:
+                self.ended.add((completion.group, completion.sample))
+                came.append(self.error(completion))
+            elif polls == 0:
+                came.append(self.verdict(prompt, completion))
+            else:
+                self.waiting.append((polls - 1, prompt, completion))
+        self._rng.shuffle(came)
+        return came
+
+    def verdict(self, prompt: Prompt, completion: Completion) -> Scored:
+        if (completion.group + completion.sample) % 9 == 0:
+            return self.error(completion)
+        return fake_score(prompt, completion)
+
+    def error(self, completion: Completion) -> Scored:
+        return Scored(completion=completion, reward=-1.0, outcome="error")
+
+
 def fake_request(group: int, prompt: Prompt, sample: int) -> Request:
     seed = random.Random(f"{group} {sample}").randrange(1 << 30)
     return Request(group=group, sample=sample, prompt_ids=prompt.token_ids, seed=seed)
@@ -256,7 +296,8 @@ class World:
         restarts: int = 0,
         stall_s: float = 60.0,
         seed: int = 1,
-        score: Callable[[Prompt, Completion], Scored] = fake_score,
+        score: Callable[[Prompt, Completion], Scored | None] = fake_score,
+        scores: Callable[[], Sequence[Scored]] = lambda: (),
     ) -> None:
         self.fleet = fleet
         self.steps = steps
@@ -284,6 +325,7 @@ class World:
                 restarts=restarts,
             ),
             score=score,
+            scores=scores,
             request=fake_request,
             clock=fleet.clock,
             warn=self.warnings.append,
@@ -299,6 +341,7 @@ class World:
         """One step of the training loop; False at the end of the prompts."""
         groups, useless = self.rollouts.take(self.version)
         if not groups:
+            self.spent.append(tuple(useless))
             return False
         k = self.rollouts.buffer.regime.k
         for group in groups:

@@ -11,8 +11,9 @@ from scalerl.messages import Completion, Prompt
 from scalerl.model.tiny import ASCII, tiny_tokenizer
 from scalerl.pipeline.demonstrations import demonstrations
 from scalerl.pipeline.heldout import _by_task
-from scalerl.pipeline.prompts import make_score, make_scorer, run_prompts
+from scalerl.pipeline.prompts import make_scorer, run_prompts
 from scalerl.pipeline.records import current_rows
+from scalerl.pipeline.scoring import Scoring
 from scalerl.scaling.readers.read import read_curves
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "mixed.toml"
@@ -67,7 +68,7 @@ def test_prompts_of_a_file_are_scored_by_value(tmp_path):
     assert len(loaded.training) + len(loaded.heldout) == 60
     prompt: Prompt = loaded.training[0]
     with make_scorer(config, loaded) as scorer:
-        score = make_score(scorer, tokenizer.decode)
+        score = Scoring(scorer, tokenizer.decode).wait
         for text, outcome in (
             (f"<think></think><answer>{prompt.answer}.0</answer>", "correct"),
             ("<think></think><answer>-1</answer>", "wrong"),

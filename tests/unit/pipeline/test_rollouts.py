@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_fakes import FakeFleet, World, fake_score, make_completion
+from pipeline_fakes import Clock, FakeFleet, SlowScores, World, fake_score, make_completion
 
 from scalerl.algorithm.effective import Rules
 from scalerl.config.schema import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
@@ -57,6 +57,7 @@ def assert_each_epoch_once(world: World, prompts: int) -> None:
     generators=st.integers(1, 3),
     prompts=st.integers(1, 9),
     steps=st.integers(1, 12),
+    slow=st.sampled_from([0.0, 0.3, 1.0]),
     seed=st.integers(0, 10**6),
 )
 def test_any_latencies_train_every_prompt_of_an_epoch_once_within_the_bound(
@@ -66,15 +67,32 @@ def test_any_latencies_train_every_prompt_of_an_epoch_once_within_the_bound(
     generators: int,
     prompts: int,
     steps: int,
+    slow: float,
     seed: int,
 ) -> None:
     fleet = FakeFleet(generators, seed=seed, lengths=lengths)
+    checks = SlowScores(seed, slow=slow)
     world = World(
-        fleet, regime=regime, groups=groups, completions=completions, prompts=prompts, steps=steps
+        fleet,
+        regime=regime,
+        groups=groups,
+        completions=completions,
+        prompts=prompts,
+        steps=steps,
+        score=checks.submit,
+        scores=checks.collect,
     )
     world.run()  # checks staleness of every token and closes the ledger at every step
     assert world.version == steps
     assert not world.rollouts.pending
+    assert not checks.waiting
+    for group in (g for step in world.trained for g in step):  # no verdict of another sample
+        for sample, got in enumerate(group.completions):
+            assert got.completion.sample == sample
+            assert got.completion.group == group.index
+            ended = (group.index, sample) in checks.ended
+            told = checks.error if ended else lambda c, p=group.prompt: checks.verdict(p, c)
+            assert got == told(got.completion)
     assert_each_epoch_once(world, prompts)
     k = world.rollouts.buffer.regime.k
     for version, step in enumerate(world.trained):  # no starvation
@@ -93,6 +111,7 @@ def test_any_latencies_train_every_prompt_of_an_epoch_once_within_the_bound(
     kills=st.lists(st.integers(1, 120), min_size=1, max_size=5),
     zero_variance=st.sampled_from(["filter", "dynamic"]),
     curriculum=st.sampled_from(["uniform", "no_positive_resampling"]),
+    slow=st.sampled_from([0.0, 0.5, 1.0]),
     seed=st.integers(0, 10**6),
 )
 def test_killed_at_any_moment_and_resumed_every_prompt_is_used_once(
@@ -103,6 +122,7 @@ def test_killed_at_any_moment_and_resumed_every_prompt_is_used_once(
     kills: list[int],
     zero_variance: str,
     curriculum: Curriculum,
+    slow: float,
     seed: int,
 ) -> None:
     if isinstance(regime, PpoOffPolicy):
@@ -111,8 +131,11 @@ def test_killed_at_any_moment_and_resumed_every_prompt_is_used_once(
     for polls_left in (*kills, 10**9):
         before = world
         fleet = Kill(generators, seed=seed + polls_left, lengths=lengths, polls=polls_left)
+        checks = SlowScores(seed + polls_left, slow=slow)  # nothing of the one before is left
         world = World(
             fleet,
+            score=checks.submit,
+            scores=checks.collect,
             regime=regime,
             prompts=7,
             steps=steps,
@@ -211,6 +234,7 @@ def honest_with(honest: Progress, completion: Completion) -> Progress:
     generators=st.integers(1, 3),
     faults=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 9)), max_size=6),
     duplicates=st.booleans(),
+    slow=st.sampled_from([0.0, 1.0]),
     seed=st.integers(0, 10**6),
 )
 def test_dead_and_lying_generators_are_replaced_and_nothing_is_lost(
@@ -218,8 +242,10 @@ def test_dead_and_lying_generators_are_replaced_and_nothing_is_lost(
     generators: int,
     faults: list[tuple[int, int]],
     duplicates: bool,
+    slow: float,
     seed: int,
 ) -> None:
+    checks = SlowScores(seed, slow=slow)
     rng = random.Random(seed)
     due = sorted(faults)
     polls = 0
@@ -241,6 +267,8 @@ def test_dead_and_lying_generators_are_replaced_and_nothing_is_lost(
         prompts=7,
         steps=8,
         restarts=len(faults),
+        score=checks.submit,
+        scores=checks.collect,
     )
     world.run()
     assert world.version == 8
@@ -434,3 +462,111 @@ def test_scores_are_given_in_order_of_sample() -> None:
             assert group.completions == tuple(
                 fake_score(group.prompt, s.completion) for s in group.completions
             )
+
+
+# Scores that take time
+
+
+class OneAt:
+    """Checks one answer after the other, each for so many seconds; with None, for ever."""
+
+    def __init__(self, clock: Clock, seconds: float | None) -> None:
+        self._clock, self._seconds = clock, seconds
+        self.queue: list[Scored] = []
+        self._since = 0.0
+
+    def submit(self, prompt: Prompt, completion: Completion) -> None:
+        if not self.queue:
+            self._since = self._clock()
+        self.queue.append(fake_score(prompt, completion))
+
+    def collect(self) -> list[Scored]:
+        if not self.queue or self._seconds is None or self._clock() < self._since + self._seconds:
+            return []
+        self._since = self._clock()
+        return [self.queue.pop(0)]
+
+
+@pytest.mark.parametrize("seconds", [20.0, 70.0])
+def test_a_score_is_progress_and_no_generator_is_blamed_for_a_slow_check(seconds: float) -> None:
+    clock = Clock()
+    checks = OneAt(clock, seconds)
+    world = World(
+        FakeFleet(1, clock=clock),
+        regime=Synchronous(),
+        completions=4,
+        steps=1,
+        stall_s=60.0,
+        score=checks.submit,
+        scores=checks.collect,
+    )
+    world.run()
+    assert clock.now >= 8 * seconds
+    assert world.fleet.restarted == []
+
+
+def test_checks_that_never_end_end_the_run_and_say_so() -> None:
+    clock = Clock()
+    checks = OneAt(clock, None)
+    world = World(
+        FakeFleet(1, clock=clock),
+        regime=Synchronous(),
+        restarts=3,
+        score=checks.submit,
+        scores=checks.collect,
+    )
+    with pytest.raises(RunError, match="4 answers are with their checks, none ends"):
+        world.run()
+    assert world.fleet.restarted == []
+
+
+def test_what_awaits_a_score_is_waiting_in_the_ledger_and_sampled_again_after_a_resume() -> None:
+    checks = OneAt(Clock(), None)
+    world = World(
+        FakeFleet(1), regime=Synchronous(), score=checks.submit, scores=checks.collect, steps=3
+    )
+    world.begin()
+    world.rollouts.admit(0)
+    while len(checks.queue) < 3:
+        world.rollouts.poll(0.05)
+    tokens = sum(len(s.completion.token_ids) for s in checks.queue)
+    assert world.rollouts.waiting_tokens == tokens > 0
+    undelivered = world.rollouts.close_ledger()["waiting"] - tokens
+    saved = world.checkpoint()
+    asked = len(world.fleet.submitted)
+    resumed = World(FakeFleet(1), regime=Synchronous(), steps=3)
+    resumed.resume(saved, world)
+    row = resumed.rollouts.close_ledger()
+    assert row["waiting"] == 0
+    assert row["discarded"] == tokens + undelivered
+    resumed.begin()
+    resumed.rollouts.admit(0)
+    again = {(r.group, r.sample) for r in resumed.fleet.submitted}
+    assert again == {(r.group, r.sample) for r in world.fleet.submitted[:asked]}  # each once more
+
+
+def test_an_answer_that_awaits_its_score_is_not_asked_for_again_when_its_generator_dies() -> None:
+    checks = SlowScores(0, slow=1.0, deaths=0.0)
+    dead = {"at": 0}
+
+    def mischief(fleet: FakeFleet) -> list[tuple[int, Word]]:
+        if dead["at"] == 0 and len(checks.waiting) >= 2:
+            dead["at"] = 1
+            waiting = {(c.group, c.sample) for _, _, c in checks.waiting}
+            dead["asked"], dead["waiting"] = len(fleet.submitted), waiting  # type: ignore[assignment]
+            return [(0, Lost("gone"))]
+        return []
+
+    world = World(
+        FakeFleet(1, mischief=mischief),
+        regime=Pipeline(k=2),
+        completions=4,
+        restarts=1,
+        score=checks.submit,
+        scores=checks.collect,
+    )
+    world.run()
+    asked = [(r.group, r.sample) for r in world.fleet.submitted]
+    waiting: set[tuple[int, int]] = dead["waiting"]  # type: ignore[assignment]
+    assert all(asked.count(key) == 1 for key in waiting)
+    assert max(Counter(asked).values()) == 2

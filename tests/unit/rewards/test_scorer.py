@@ -7,6 +7,7 @@ import pytest
 
 from scalerl.errors import InputError
 from scalerl.messages import Prompt
+from scalerl.rewards.sandbox_probe import try_kind
 from scalerl.rewards.scorer import Check, Scorer
 
 SOURCE = """
@@ -20,6 +21,10 @@ def odd(completion, prompt):
             "word": lambda: "excellent"}[completion]()
 """
 
+needs_sandbox = pytest.mark.skipif(
+    not any(try_kind(kind).works for kind in ("bubblewrap", "landlock")),
+    reason="neither bubblewrap nor Landlock works here",
+)
 needs_gym = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None,
     reason="the extra `environments` is not installed",
@@ -141,3 +146,33 @@ def test_reasoning_gym_is_scored_by_its_own_scorer_after_a_trial():
         pytest.raises(InputError, match="gives nonsense"),
     ):
         scorer.try_entries([prompt("c", entry["answer"])])
+
+
+@needs_sandbox
+def test_programs_are_run_against_the_tests_of_their_own_prompt():
+    tests = {
+        "inc": '{"fn_name": "f", "inputs": [[1], [5]], "outputs": [2, 6]}',
+        "echo": '[{"input": "3\\n", "output": "3\\n"}]',
+    }
+    details = {name: {"tests": text} for name, text in tests.items()}
+    answers = [
+        ("inc", "f=lambda x:x+1", "correct"),
+        ("inc", "f=lambda x:2*x", "wrong"),
+        ("echo", "print(input())", "correct"),
+        ("echo", "f=lambda x:x+1", "wrong"),
+        ("inc", "f=lambda x:", "wrong"),
+        ("inc", "import os\nos._exit(0)", "wrong"),
+    ]
+    checks = {"code": Check(reward="code"), "math": Check(reward="math")}
+    with Scorer(checks, details, workers=2) as scorer:
+        for ticket, (name, program, _) in enumerate(answers):
+            text = f"</think>\n```python\n{program}\n```"
+            assert scorer.submit_unless_told(ticket, prompt("code", "", name), text) is None
+        scorer.submit(6, prompt("code", "", "inc"), "</think> f=lambda x:x+1")
+        assert scorer.submit_unless_told(7, prompt("math"), r"\boxed{12}") == ("correct", 1.0)
+        waited = scorer.score_now(prompt("code", "", "inc"), "</think>\n```\nf=lambda x:x+1\n```")
+        assert waited == ("correct", 1.0)
+        told = [(c.ticket, c.outcome) for c in collect_all(scorer, 7)]
+        assert scorer.pending == 0
+    assert told == [*((i, o) for i, (_, _, o) in enumerate(answers)), (6, "no_answer")]
+    assert scorer.counts["code", "wrong"] == 4
