@@ -156,6 +156,8 @@ class Rollouts:
 
         self.poll(0.0)  # what came during the last step decides what is worth starting now
         self._await(ready, f"groups for step {version + 1}")
+        if not taken:  # the end of the prompts: there is no step for the useless ones to go into
+            return [], []
         useless, self.useless = self.useless, []
         return taken, useless
 
