@@ -36,15 +36,30 @@ class Finding:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`scalerl doctor` takes none."""
+    parser.add_argument(
+        "--plan", metavar="CONFIG", help="memory of a run with these settings, part by part"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.plan:
+        return _plan(Path(arguments.plan))
     for finding in findings():
         mark = {True: "yes", False: "NO", None: "no"}[finding.good]
         advice = f": {finding.advice}" if finding.advice else ""
         print(f"{finding.name:<14}{mark:<5}{finding.found}{advice}", flush=True)
     return 0
+
+
+def _plan(file: Path) -> int:
+    """The memory of a run on paper; exit code 1 where it does not fit this machine."""
+    from scalerl.config import load_config
+    from scalerl.experiments.plan import available_memory, lines_of, make_plan, model_config
+
+    config = load_config([file])
+    plan, available = make_plan(config, model_config(config)), available_memory()
+    print("\n".join(lines_of(plan, available)))
+    return 0 if available is None or plan.machine <= available else 1
 
 
 def findings() -> Iterator[Finding]:

@@ -106,6 +106,11 @@ def attention_of(model: PreTrainedModel, name: str) -> Iterator[None]:
         config._attn_implementation = before
 
 
+def register_trainer() -> None:
+    """Make the function known to transformers, which builds no mask for a name without a rule."""
+    AttentionInterface.register(TRAINER, causal_attention)
+
+
 @contextmanager
 def trainer_attention(model: PreTrainedModel, tokens: int) -> Iterator[None]:
     """The attention of this file inside, for rows of up to ``LONGEST`` tokens padded on the right,
@@ -122,7 +127,7 @@ def trainer_attention(model: PreTrainedModel, tokens: int) -> Iterator[None]:
     ):
         yield
         return
-    AttentionInterface.register(TRAINER, causal_attention)  # a name without a rule for masks
+    register_trainer()
     with attention_of(model, TRAINER):
         yield
 

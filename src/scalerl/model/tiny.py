@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 CHARACTERS = "0123456789+-*=abcdefghijkl"
-ASCII = "".join(map(chr, range(32, 127)))
+ASCII = "".join(map(chr, range(32, 127))) + "\n"
 PAD, END = "<pad>", "<eos>"
 
 
