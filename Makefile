@@ -22,7 +22,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	@test -d .venv || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,logs,math,data,environments,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[train,lora,logs,math,data,environments,dev]'
 	@touch $@
 
 clean:
