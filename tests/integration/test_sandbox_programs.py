@@ -313,7 +313,7 @@ def test_a_worker_that_cannot_go_on_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_a_sandbox_nothing_runs_unless_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = sandbox_probe.Trial(kind="landlock", works=False, detail="not here")
     monkeypatch.setattr(sandbox_probe, "try_kind", lambda kind: nothing)
-    with pytest.raises(InputError, match=r"not here.*--allow-unsandboxed-code"):
+    with pytest.raises(InputError, match=r"not here.*--rewards.allow_unsandboxed_code"):
         CodePool()
     good = "</think>\n```python\nprint(6)\n```"
     assert code_outcome(good, printed(("", "6")), allow_unsandboxed=True) == "correct"

@@ -83,5 +83,6 @@ def choose_kind(*, allow_unsandboxed: bool = False) -> Kind:
     why = "; ".join(f"{t.kind}: {t.detail}" for t in trials)
     raise InputError(
         f"code answers need a sandbox and none works here ({why}). Install bubblewrap, or use "
-        "Linux 6.2 or later; or run model-written code unprotected by --allow-unsandboxed-code"
+        "Linux 6.2 or later; or run model-written code unprotected by "
+        "--rewards.allow_unsandboxed_code true"
     )

@@ -107,7 +107,9 @@ def test_code_is_refused_where_no_sandbox_works_unless_that_is_allowed(tmp_path,
     )
     config = load_config([tmp_path / "c.toml"])
     loaded = run_prompts(config, tiny_tokenizer(ASCII))
-    with pytest.raises(InputError, match=r"none works here .*taken away.*allow-unsandboxed-code"):
+    with pytest.raises(
+        InputError, match=r"none works here .*taken away.*--rewards.allow_unsandboxed_code true"
+    ):
         make_scorer(config, loaded)
     allowed = load_config(
         [tmp_path / "c.toml"], overrides=["--rewards.allow_unsandboxed_code", "true"]
