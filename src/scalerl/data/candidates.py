@@ -23,6 +23,7 @@ from scalerl.messages import Prompt
 
 T = TypeVar("T")
 
+SOLUTION = "solution"  # field of a code row with a program that the embedded model may be shown
 HUB, GYM, CHAIN = "hub:", "reasoning_gym:", "chain"
 
 
@@ -177,6 +178,8 @@ def _candidate(
         detail = {"golds": list(golds)}
     if reward == "code":  # megabytes of tests do not travel with every message
         detail, answer = {"tests": answer}, f"tests {content_id(answer)[:12]}"
+        if isinstance(row.fields.get(SOLUTION), str):
+            detail[SOLUTION] = row.fields[SOLUTION]
     prompt = Prompt(
         id=content_id(text),
         text=text,

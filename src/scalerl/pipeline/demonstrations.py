@@ -1,7 +1,7 @@
-"""What the embedded start model is shown: worked chains, and bare answers of other tasks.
+"""What the embedded start model is shown: worked chains, bare answers and programs of other tasks.
 
-The bare answers are right only in a share of the cases, so that the start model knows the form and
-something of the content, and RL has something left to do.
+The answers and programs are right only in a share of the cases, so that the start model knows the
+form and something of the content, and RL has something left to do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from scalerl.config import Config
+from scalerl.data.candidates import SOLUTION
 from scalerl.data.chain import TASK, Teacher, supervised_pairs
 from scalerl.data.sources import Loaded
 from scalerl.errors import InputError
@@ -23,7 +24,7 @@ def demonstrations(config: Config, loaded: Loaded, count: int) -> list[tuple[str
     Held-out prompts are never among them.
 
     Raises:
-        InputError: a task whose answers cannot be shown as they are (code).
+        InputError: a code task without solutions to show.
     """
     seed = config.supervised.seed
     tasks: dict[str, list[Prompt]] = defaultdict(list)
@@ -40,15 +41,25 @@ def demonstrations(config: Config, loaded: Loaded, count: int) -> list[tuple[str
                 exclude=loaded.heldout,
                 operations=(1, config.data.max_operations),
             )
-        elif loaded.tasks[task].reward == "code":
-            raise InputError(f"task {task!r}: the embedded model learns no code; set model.path")
         else:
             rng = random.Random(f"{seed} {task}")
-            pairs += [_shown(prompts, rng, config.supervised.right_share) for _ in range(share)]
+            shown = [(prompt.text, _solution(prompt, loaded)) for prompt in prompts]
+            pairs += [_shown(shown, rng, config.supervised.right_share) for _ in range(share)]
     return pairs
 
 
-def _shown(prompts: Sequence[Prompt], rng: random.Random, right: float) -> tuple[str, str]:
-    prompt = rng.choice(prompts)
-    answer = (prompt if rng.random() < right else rng.choice(prompts)).answer
-    return prompt.text, f"<think></think><answer>{answer}</answer>"
+def _solution(prompt: Prompt, loaded: Loaded) -> str:
+    if loaded.tasks[prompt.task].reward != "code":
+        return f"<think></think><answer>{prompt.answer}</answer>"
+    program = loaded.details[prompt.id].get(SOLUTION)
+    if program is None:
+        raise InputError(
+            f"task {prompt.task!r}: the embedded model learns code only from rows with a field "
+            f"{SOLUTION!r}; set model.path to a model that writes code"
+        )
+    return f"<think></think>\n```python\n{program}\n```"
+
+
+def _shown(shown: Sequence[tuple[str, str]], rng: random.Random, right: float) -> tuple[str, str]:
+    prompt, answer = rng.choice(shown)
+    return prompt, answer if rng.random() < right else rng.choice(shown)[1]

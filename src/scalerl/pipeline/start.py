@@ -24,6 +24,8 @@ def start_name(config: Config) -> str:
     """Folder name of the start model: all that decides its weights, as a hash."""
     data = config.data.model_dump(exclude={"train_prompts"})
     decides = [config.model.tiny.model_dump(), config.supervised.model_dump(), data, TRACES]
+    if config.model.tiny.characters == "ascii":
+        decides.append(ASCII)
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     return f"start-{digest[:12]}"
 
