@@ -26,7 +26,8 @@ def due(run: Run) -> bool:
 def start(run: Run) -> None:
     """Ask for completions of the weights published last. Waits for an earlier evaluation only."""
     run.rollouts.evaluate(run.version, run.request_heldout(run.version))
-    run.asked[run.version] = (run.compute_now(), run.rollouts.stream.epoch)
+    epoch = max(1, run.rollouts.stream.epoch)  # before the first draw, the first is about to begin
+    run.asked[run.version] = (run.compute_now(), epoch)
 
 
 def collect(run: Run, on_row: Callable[[dict[str, Any]], None], *, wait: bool) -> None:
