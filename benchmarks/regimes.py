@@ -130,11 +130,14 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def measured_costs(
-    runs: list[list[dict[str, Any]]], slots: int, shape: tuple[float, float]
-) -> Machine:
-    """A line through (trained tokens, busy seconds) of the trainer's steps, through their mean; a
-    decode step of full slots from the generator's busy time and tokens."""
+Run = tuple[list[dict[str, Any]], list[int]]  # log rows, completion lengths
+
+
+def measured_costs(name: str, each: list[Run], slots: int, shape: tuple[float, float]) -> Machine:
+    """A line through (trained tokens, busy seconds) of the trainer's steps, through their mean; the
+    cost of decoding such that a generated token takes the generator as long as it was measured to,
+    at the number of active slots that the simulator finds."""
+    runs = [rows for rows, _ in each]
     tokens, busy = [], []
     generated = generator_busy = 0.0
     for rows in runs:
@@ -148,8 +151,9 @@ def measured_costs(
     slope = min(max(0.0, float(np.polyfit(tokens, busy, 1)[0])), np.mean(busy) / np.mean(tokens))
     base = np.mean(busy) - slope * np.mean(tokens)
     base_s, slot_s = shape
-    scale = (generator_busy / generated) / (base_s / slots + slot_s)
-    return Machine(
+    token_s = generator_busy / generated
+    scale = token_s / (base_s / slots + slot_s)
+    machine = Machine(
         generators=1,
         trainers=1,
         slots=slots,
@@ -157,6 +161,27 @@ def measured_costs(
         decode_slot_s=slot_s * scale,
         train_base_s=float(base),
         train_token_s=float(slope),
+    )
+    for _ in range(5):
+        played = simulate(machine, workload(name, *each[0]))
+        busy_s = (1 - played.generator_idle_share) * played.seconds
+        scale = token_s / (busy_s / played.tokens_generated)
+        machine = dataclasses.replace(
+            machine,
+            decode_base_s=machine.decode_base_s * scale,
+            decode_slot_s=machine.decode_slot_s * scale,
+        )
+    return machine
+
+
+def workload(name: str, rows: list[dict[str, Any]], lengths: list[int]) -> Workload:
+    return Workload(
+        regime=AS_CONFIG[name],
+        groups=rows[0]["groups"],
+        completions=rows[0]["completions"] // rows[0]["groups"],
+        steps=400,  # long, so that filling the pipeline does not count
+        length=lambda rng: rng.choice(lengths),
+        trained_share=figures(rows)["trained_share"],
     )
 
 
@@ -195,15 +220,7 @@ def decode_shape() -> tuple[float, float]:
 
 
 def predicted(name: str, machine: Machine, rows: list[dict[str, Any]], lengths: list[int]) -> Any:
-    work = Workload(
-        regime=AS_CONFIG[name],
-        groups=rows[0]["groups"],
-        completions=rows[0]["completions"] // rows[0]["groups"],
-        steps=400,  # long, so that filling the pipeline does not count
-        length=lambda rng: rng.choice(lengths),
-        trained_share=figures(rows)["trained_share"],
-    )
-    result = simulate(machine, work)
+    result = simulate(machine, workload(name, rows, lengths))
     return {
         "generator_idle_share": result.generator_idle_share,
         "trainer_idle_share": result.trainer_idle_share,
@@ -228,10 +245,7 @@ def main() -> None:
                     one_run(regime, seed, arguments.steps, Path(name), arguments.start)
                 )
     shape = decode_shape()
-    machines = {
-        regime: measured_costs([rows for rows, _ in each], 256, shape)
-        for regime, each in runs.items()
-    }
+    machines = {regime: measured_costs(regime, each, 256, shape) for regime, each in runs.items()}
     found: dict[str, Any] = {
         "steps": arguments.steps,
         "steps_left_out": SKIP,
@@ -244,8 +258,8 @@ def main() -> None:
         measured = [figures(rows) for rows, _ in each]
         own, piped = (
             [
-                predicted(regime, machine or measured_costs([rows], 256, shape), rows, lengths)
-                for rows, lengths in each
+                predicted(regime, machine or measured_costs(regime, [one], 256, shape), *one)
+                for one in each
             ]
             for machine in (None, machines["pipeline(8)"])
         )
