@@ -183,7 +183,7 @@ class Runner:
         folder = self.state.folder / row.folder
         folder.mkdir(parents=True, exist_ok=True)
         settings = folder.parent / "variant.toml"
-        settings.write_text(dump_toml(variant.config), "utf-8")
+        _settle(settings, dump_toml(variant.config))
         words = [
             *(*self.command, "train", str(settings), "--plain"),
             *("--run-dir", str(folder), "--starts", str(self.state.folder / STARTS)),
@@ -318,6 +318,13 @@ class Runner:
 def environment() -> dict[str, str]:
     """One thread a run: several run side by side."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def _settle(file: Path, text: str) -> None:
+    """Write settings in one move: a run of another seed may be reading them."""
+    aside = file.with_name(f".{file.name}")
+    aside.write_text(text, "utf-8")
+    os.replace(aside, file)
 
 
 def _lock_file(folder: Path) -> Path:

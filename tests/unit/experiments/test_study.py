@@ -16,6 +16,7 @@ import pytest
 
 from scalerl.errors import InputError
 from scalerl.experiments import study as studies
+from scalerl.experiments import study_runner
 from scalerl.experiments.result import StudyResult
 from scalerl.experiments.study_file import Study, load_study
 from scalerl.experiments.study_progress import last_words, overview, time_left
@@ -58,6 +59,25 @@ def test_every_run_is_done_and_the_result_written(tmp_path):
     assert all((tmp_path / "s" / f).is_file() for f in ("result.json", "result.txt", "report.html"))
     assert (tmp_path / "s" / "starts" / "start-fake").is_dir()
     assert sum("making the start model" in s for s in said) == 1
+
+
+def test_settings_that_another_seed_is_reading_are_never_half_written(tmp_path):
+    file, torn = tmp_path / "variant.toml", []
+    study_runner._settle(file, "whole = true\n" * 500)
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            if len(file.read_text()) != 500 * len("whole = true\n"):
+                torn.append(file)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(300):
+        study_runner._settle(file, "whole = true\n" * 500)
+    stop.set()
+    reader.join()
+    assert not torn
 
 
 def test_a_finished_study_starts_nothing_again(tmp_path):
