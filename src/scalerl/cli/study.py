@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--result", action="store_true", help="print the result of what is there and stop"
     )
     only.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="write tables, every curve's data and a figure of what is there to DIR, and stop",
+    )
+    only.add_argument(
         "--replay-race",
         action="store_true",
         help="print what a race would have saved on the runs that are there, and stop",
@@ -58,6 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.replay_race:
         print(studies.replay_race(study, folder))
+        return 0
+    if arguments.export:
+        from scalerl.experiments.study_export import export
+
+        written = export(study, folder, arguments.export)
+        print(f"{len(written)} files in {arguments.export}")
         return 0
     if arguments.result:
         result = studies.result_so_far(study, folder)

@@ -12,12 +12,15 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from scalerl import scaling
 from scalerl.errors import InputError
 from scalerl.experiments import study as studies
 from scalerl.experiments import study_runner
 from scalerl.experiments.result import StudyResult
+from scalerl.experiments.study_export import export
 from scalerl.experiments.study_file import Study, load_study
 from scalerl.experiments.study_progress import last_words, overview, time_left
 from scalerl.experiments.study_runner import Runner
@@ -232,6 +235,29 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in "ZX"
+
+
+def test_an_export_holds_curves_that_fit_alone_to_the_same_ceiling(tmp_path):
+    study = make(tmp_path, TWO)
+    result, _ = conduct(study, tmp_path / "s", jobs=2)
+    export(study, tmp_path / "s", tmp_path / "out")
+    assert sorted(f.name for f in (tmp_path / "out").iterdir()) == [
+        "cost.json", "curves", "curves.png", "result.json", "result.txt", "study.toml",
+    ]  # fmt: skip
+    assert len(list((tmp_path / "out/curves").iterdir())) == 4
+    assert json.loads((tmp_path / "out/cost.json").read_text())["tokens_generated"] == 16000
+    curve = scaling.read_curve(
+        tmp_path / "out/curves/cap8.seed-1.jsonl", compute="flops", reward="pass_rate"
+    )
+    whole = scaling.read_curve(tmp_path / "s/cap8/seed-1", compute="flops", reward="pass_rate")
+    np.testing.assert_allclose(curve.pass_rate, whole.pass_rate, rtol=1e-5)
+    assert result is not None
+    assert load_study(tmp_path / "out/study.toml").plan == study.plan
+
+
+def test_an_export_of_nothing_says_so(tmp_path):
+    with pytest.raises(InputError, match="no study has been started there"):
+        export(make(tmp_path, TWO), tmp_path / "s", tmp_path / "out")
 
 
 def test_two_runners_do_not_share_a_study(tmp_path):
