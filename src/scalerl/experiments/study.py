@@ -30,7 +30,14 @@ from scalerl.scaling.curve import Curve
 from scalerl.scaling.fit import fit
 
 STAGES = ("run", "fit", "extend", "check")
-HARMLESS = ("execution.", "checkpoint.", "monitor.", "evaluation.", "batch.rows_per_pass")
+HARMLESS = (
+    "execution.",
+    "checkpoint.",
+    "monitor.",
+    "evaluation.",
+    "batch.rows_per_pass",
+    "batch.tokens_per_pass",
+)
 """Settings that may change between sittings of a study."""
 PAGE = "report.html"
 
