@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from scalerl.errors import RunError
 from scalerl.rewards.code_compare import same_output, same_value
 from scalerl.rewards.code_extract import Mode, extract_code
 from scalerl.rewards.code_tests import Tests, read_livecodebench, read_tests, write_tests
@@ -161,14 +162,22 @@ class CodePool:
         return self._open
 
     def submit(self, ticket: Hashable, text: str, tests: Tests) -> None:
-        """Have one completion checked; its verdict comes with a later `collect`."""
+        """Have one completion checked; its verdict comes with a later `collect`.
+
+        Raises:
+            RunError: the pool is closed.
+        """
         if self._closed:
-            raise RuntimeError("the pool is closed")
+            raise RunError("code answers cannot be checked: the pool is closed")
         self._open += 1
         self._todo.put((ticket, text, tests))
 
     def collect(self, timeout_s: float) -> list[Checked]:
-        """All finished checks; waits up to `timeout_s` for the first where tickets are pending."""
+        """All finished checks; waits up to `timeout_s` for the first where tickets are pending.
+
+        Raises:
+            RunError: a worker met a fault of its own and ended; names it.
+        """
         found: list[Checked | BaseException] = []
         with contextlib.suppress(queue.Empty):  # nothing more has finished by now
             if self._open:
@@ -178,7 +187,10 @@ class CodePool:
         done: list[Checked] = []
         for item in found:
             if isinstance(item, BaseException):
-                raise RuntimeError("a worker for code answers ended") from item
+                raise RunError(
+                    f"a worker for code answers ended ({type(item).__name__}: {item}); this is no "
+                    "answer's fault: `scalerl doctor` says which sandboxes work here"
+                ) from item
             done.append(item)
         self._open -= len(done)
         return done

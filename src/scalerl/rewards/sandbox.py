@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, RunError
 from scalerl.rewards.sandbox_launch import Kind, first_message, launch
 from scalerl.rewards.sandbox_reader import Reader
 
@@ -59,7 +59,7 @@ class Run:
     wall_s: float
 
 
-class SandboxBroken(RuntimeError):
+class SandboxBroken(RunError):
     """The sandbox itself ended or fell silent; the next run starts a new one."""
 
 
