@@ -64,7 +64,7 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
     """A completion with its verdict. Set by ``rewards``."""
 
     completion: Completion
-    reward: float  # the bare verdict: +1 correct, −1 otherwise; `algorithm` adds a length penalty
+    reward: float  # +1 correct and not truncated, −1 otherwise; `algorithm` adds a length penalty
     outcome: Literal["correct", "wrong", "no_answer", "timeout", "error"]
 
 

@@ -165,11 +165,12 @@ def usable_mask(
 
 
 def final_reward(scored: Scored, rules: Rules) -> float:
-    """The reward that advantages are taken of: the verdict, plus the length penalty if correct.
+    """The reward that advantages are taken of: the verdict, plus the length penalty if passed.
 
-    |y| of the penalty counts every generated token, forced ones included.
+    |y| of the penalty counts every generated token, forced ones included. A right answer whose
+    completion was cut at the limit has the reward of a wrong one, and no penalty on top.
     """
-    if rules.penalty is None or scored.outcome != "correct":
+    if rules.penalty is None or scored.outcome != "correct" or scored.reward < 0:
         return scored.reward
     return scored.reward + length_penalty(
         len(scored.completion.token_ids),

@@ -77,7 +77,7 @@ def _record(run: Run, done: Evaluated) -> dict[str, Any]:
                 "truncated": answer.completion.finish == "length",
                 "interrupted": answer.completion.interrupted,
                 "tokens": len(answer.completion.token_ids),
-                "pass_rate": sum(a.outcome == "correct" for a in answers) / size,
+                "pass_rate": sum(a.reward > 0 for a in answers) / size,
             },
         )
     return row

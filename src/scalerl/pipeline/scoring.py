@@ -1,4 +1,4 @@
-"""Completions in, scored completions out: +1 correct, −1 otherwise.
+"""Completions in, scored completions out: +1 correct and ended, −1 otherwise.
 
 submit ─▶ told at once
        └▶ workers and sandboxes, beside training ─▶ collect
@@ -89,5 +89,8 @@ def make_score(scoring: Scoring, *, waits: bool) -> Score:
 
 
 def scored(completion: Completion, checked: Checked) -> Scored:
-    reward = 1.0 if checked.outcome == "correct" else -1.0
-    return Scored(completion=completion, reward=reward, outcome=checked.outcome)
+    """The verdict as a reward. A completion cut at the limit is not passed, whatever it said before
+    the cut, in the reward as in pass rates: where `algorithm.truncated` keeps it, writing on and on
+    behind a right answer would otherwise be taught. Its outcome stays what the check said."""
+    passed = checked.outcome == "correct" and completion.finish == "stop"
+    return Scored(completion=completion, reward=1.0 if passed else -1.0, outcome=checked.outcome)

@@ -6,9 +6,11 @@ import time
 import pytest
 from pipeline_fakes import make_completion
 
+from scalerl.algorithm.effective import Rules, assemble, final_reward
+from scalerl.algorithm.length_penalty import LengthPenalty
 from scalerl.config import load_config
 from scalerl.errors import InputError
-from scalerl.messages import Prompt
+from scalerl.messages import Group, Prompt
 from scalerl.pipeline.run import scores_are_waited_for
 from scalerl.pipeline.scoring import Scoring, make_score
 from scalerl.rewards import sandbox_probe
@@ -38,7 +40,8 @@ def prompt(name, task="slow", answer="555"):
 
 
 def written(tokens, group=0, sample=0):
-    return make_completion(group, sample, tokens=tokens, finish="length")
+    """As many fives as tokens; a last token ends it."""
+    return make_completion(group, sample, tokens=tokens + 1)
 
 
 def decode(ids):
@@ -74,12 +77,24 @@ def test_who_waits_for_all_of_his_own_leaves_the_others_to_their_asker(scorer):
     assert [s.completion for s in found] == [completion for _, completion in answers]
     right = {2: "wrong", 3: "correct", 4: "wrong"}
     for (asked, completion), got in zip(answers, found, strict=True):
-        expected = right.get(len(completion.token_ids))
+        expected = right.get(len(completion.token_ids) - 1)
         if completion.group in (8, 9):
             expected = {"dies": "error", "x": "no_answer"}[asked.id]
         assert got.outcome == expected
     [left] = scoring.collect()
     assert (left.completion.group, left.outcome) == (7, "correct")
+
+
+def test_a_right_answer_that_was_cut_off_is_not_passed_but_its_outcome_is_told(scorer):
+    ended, cut = written(3), make_completion(0, tokens=3, finish="length")
+    scores = Scoring(scorer, decode).score_all([(prompt("a"), ended), (prompt("a"), cut)])
+    assert [(s.outcome, s.reward) for s in scores] == [("correct", 1.0), ("correct", -1.0)]
+    group = Group(index=0, prompt=prompt("a"), admitted_version=0, completions=tuple(scores))
+    assert group.pass_rate == 0.5
+    kept = assemble([group], Rules(truncated="keep", normalisation="none"))
+    assert [row.advantage for row in kept.rows] == [1.0, -1.0]
+    penalty = LengthPenalty(length_max=3, length_cache=2)  # −1 at three tokens
+    assert final_reward(scores[1], Rules(truncated="keep", penalty=penalty)) == -1.0
 
 
 def test_where_the_order_of_all_things_is_fixed_scores_are_waited_for():
