@@ -41,9 +41,10 @@ def train(run: Run, listener: Listener, checkpoint: Callable[[Run], object]) -> 
         began = run.clock()
         run.rollouts.take_waits()  # what was waited for since the last step is not this one's
         groups, useless = run.rollouts.take(run.version)
-        if not groups:
+        # At the end of the prompts what is left has no variance: a step that is booked and skipped.
+        taken = [*groups, *useless] or run.rollouts.take_useless()
+        if not taken:
             break
-        taken = [*groups, *useless]
         effective = assemble(taken, run.rules)
         seen = run.trainer.step(effective.rows, run.version) if effective.rows else None
         row = step_row(taken, effective, seen, run.rules, version=run.version)

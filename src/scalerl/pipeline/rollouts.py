@@ -158,8 +158,12 @@ class Rollouts:
         self._await(ready, f"groups for step {version + 1}")
         if not taken:  # the end of the prompts: there is no step for the useless ones to go into
             return [], []
+        return taken, self.take_useless()
+
+    def take_useless(self) -> list[Group]:
+        """Groups without variance that no step will take: what is left at the end of the prompts."""
         useless, self.useless = self.useless, []
-        return taken, useless
+        return useless
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Push weights to every generator; completions in flight go on with them."""
