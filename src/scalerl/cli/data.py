@@ -10,6 +10,7 @@ from typing import Any
 from scalerl.config.schema import Source
 from scalerl.data.candidates import Candidate
 from scalerl.data.columns import SHAPES
+from scalerl.data.contamination import near_problems
 from scalerl.data.overlap import overlaps
 from scalerl.data.problems import Problem, report
 from scalerl.data.sources import check_sources
@@ -118,13 +119,9 @@ def _contamination(
         _, benchmark, faults = check_sources([source], tokenizer, UNLIMITED)
         if not benchmark:
             raise InputError(f"{path}: no usable prompt to compare with\n{report(faults)}")
-        for overlap in overlaps(texts, [c.prompt.text for c in benchmark]):
-            other = benchmark[overlap.other].where
-            exact = overlap.kind == "exact"
-            text = f"is in {other}: remove it" if exact else f"{overlap.shared:.0%} as in {other}"
-            problems.append(
-                kept[overlap.index].problem(
-                    "error" if exact else "warning", f"{overlap.kind} overlap", text
-                )
-            )
+        found = overlaps(texts, [c.prompt.text for c in benchmark])
+        for overlap in (o for o in found if o.kind == "exact"):
+            text = f"is in {benchmark[overlap.other].where}: remove it"
+            problems.append(kept[overlap.index].problem("error", "exact overlap", text))
+        problems += near_problems(kept, benchmark, found, "near overlap")
     return problems

@@ -16,7 +16,7 @@ from scalerl.data.columns import SHAPES, Columns, shape
 from scalerl.data.golds import after_hashes, gold_answers
 from scalerl.data.overlap import content_id
 from scalerl.data.problems import Level, Problem
-from scalerl.data.records import Row, read_dataset, read_file, text_faults
+from scalerl.data.records import Row, is_saved, read_dataset, read_file, read_folder, text_faults
 from scalerl.data.template import Tokenizer, messages_of, template_ids, text_of
 from scalerl.errors import InputError
 from scalerl.messages import Prompt
@@ -68,7 +68,8 @@ def read_source(
         if isinstance(item, Candidate) and len(item.prompt.token_ids) > max_prompt_tokens:
             text = (
                 f"{len(item.prompt.token_ids)} tokens with the chat template, the limit is "
-                f"{max_prompt_tokens}: remove it or raise data.max_prompt_tokens"
+                f"{max_prompt_tokens}: remove it or raise data.max_prompt_tokens (a question is "
+                "never cut: without its end it is another)"
             )
             yield item.problem("error", "prompt too long", text)
         else:
@@ -79,23 +80,16 @@ def open_rows(source: Source) -> Iterator[Row | Problem]:
     """The raw rows of a file or data set, as far as `limit`."""
     columns = _columns(source)
     path = Path(source.path)
-    if source.path.startswith(HUB) or path.is_dir():
-        rows = read_dataset(
-            source.path.removeprefix(HUB),
-            subset=source.subset or columns.subset,
-            split=source.split or columns.split,
-            streaming=source.streaming,
-        )
-    elif source.path in SHAPES and columns.hub:
-        rows = read_dataset(
-            columns.hub,
-            subset=source.subset or columns.subset,
-            split=source.split or columns.split,
-            streaming=source.streaming,
-        )
-    else:
-        rows = read_file(path)
-    return itertools.islice(rows, source.limit or None)
+    subset, split = source.subset or columns.subset, source.split or columns.split
+    rows: Iterator[Row | Problem] | None = None
+    if path.is_dir() and not is_saved(path):
+        rows = read_folder(path, subset=subset, split=split)
+    if rows is None and (source.path.startswith(HUB) or path.is_dir()):
+        name = source.path.removeprefix(HUB)
+        rows = read_dataset(name, subset=subset, split=split, streaming=source.streaming)
+    if rows is None and source.path in SHAPES and columns.hub:
+        rows = read_dataset(columns.hub, subset=subset, split=split, streaming=source.streaming)
+    return itertools.islice(rows or read_file(path), source.limit or None)
 
 
 def _columns(source: Source) -> Columns:

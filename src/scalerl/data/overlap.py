@@ -2,7 +2,8 @@
 
 The identity of a prompt is a hash of its text without spacing and LaTeX's decoration, so a
 copy that was reformatted is the same prompt. Nearly the same: most runs of `N` words occur in one
-other prompt, numbers counting as alike.
+other prompt, where numbers count as alike and several in a row as one. Where nothing but numbers
+differs, the overlap says so: a copy with changed numbers, or just another prompt of a template.
 """
 
 from __future__ import annotations
@@ -18,15 +19,29 @@ N = 6  # words of a run
 SHARE = 0.6  # of its runs that a prompt must share with one other
 COMMON = 200  # prompts with a run, beyond which it tells nothing
 
-_DECORATION = re.compile(r"\\(?:left|right|displaystyle|,|;|:|!|quad|qquad|\s)|[${}~\s]|\\[()\[\]]")
-_APART = re.compile(r"(?<=\d)\s+(?=\d)")  # 1 23 is not 12 3
+_SPACING = re.compile(
+    r"(?<!\\)\\(?:(?:quad|qquad|enspace|enskip|thickspace|medspace|space)(?![a-zA-Z])"
+    r"|hspace\*?\{[^{}]*\}|[;:>\s])|~"
+)
+_NOTHING = re.compile(
+    r"(?<!\\)\\(?:(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits|thinspace|negthinspace)"
+    r"(?![a-zA-Z])|[,!()\[\]])|\$"
+)
+_SINGLE = re.compile(r"\{(.)\}")  # \frac{1}{2} is \frac12
+_APART = re.compile(r"(?<=\d)[\s{}]+(?=\d)")  # 1 23 is not 12 3, nor 1/23 12/3
+_BRACES = re.compile(r"[\s{}]")
 _WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,]\d+)*")
 
 
 def plain(text: str) -> str:
     """The text that decides whether two prompts are the same."""
-    text = re.sub(r"\\[dt]frac", r"\\frac", text)
-    return _DECORATION.sub("", _APART.sub("\0", text))
+    return _BRACES.sub("", _APART.sub("\0", _SINGLE.sub(r"\1", undecorated(text))))
+
+
+def undecorated(text: str) -> str:
+    """The text with plain spaces for LaTeX's and without signs that change only its looks."""
+    text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
+    return _NOTHING.sub("", _SPACING.sub(" ", text))
 
 
 def content_id(text: str) -> str:
@@ -48,6 +63,7 @@ class Overlap:
     other: int  # of the one it equals
     kind: Literal["exact", "near"]
     shared: float  # share of its runs of words that the other has
+    numbers_only: bool = False  # near, and every word that is no number is the same
 
 
 def overlaps(texts: Sequence[str], others: Sequence[str], *, near: bool = True) -> list[Overlap]:
@@ -64,7 +80,11 @@ def overlaps(texts: Sequence[str], others: Sequence[str], *, near: bool = True) 
         if other is not None:
             found.append(Overlap(index=i, other=other, kind="exact", shared=1.0))
         elif near and (best := _nearest(_runs(text), index)):
-            found.append(Overlap(index=i, other=best[0], kind="near", shared=best[1]))
+            other, shared = best
+            alike = _words(text) == _words(others[other])
+            found.append(
+                Overlap(index=i, other=other, kind="near", shared=shared, numbers_only=alike)
+            )
     return found
 
 
@@ -86,8 +106,14 @@ def decontaminated(
     return [i for i in range(len(texts)) if i not in removed], list(removed.values())
 
 
+def _words(text: str) -> list[str]:
+    """The words, with one sign for each number or row of numbers."""
+    words = ["#" if w[0].isdigit() else w.casefold() for w in _WORD.findall(undecorated(text))]
+    return [w for i, w in enumerate(words) if w != "#" or not i or words[i - 1] != "#"]
+
+
 def _runs(text: str) -> frozenset[int]:
-    words = ["#" if w[0].isdigit() else w.casefold() for w in _WORD.findall(text)]
+    words = _words(text)
     if len(words) < N:
         return frozenset([hash(tuple(words))]) if len(words) >= N // 2 else frozenset()
     return frozenset(hash(tuple(words[i : i + N])) for i in range(len(words) - N + 1))

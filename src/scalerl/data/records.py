@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from scalerl.data.problems import Problem
 from scalerl.errors import InputError
 
 BATCH = 256  # rows of Parquet in memory at a time
+READABLE = (".jsonl", ".ndjson", ".csv", ".parquet")
+SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")  # in names of files
 _MOJIBAKE = re.compile("Ã[\u0080-\u00bf©¨¡³±¼¶¤]|â€[™œ“”¦“]|Â[°±²³·½]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -116,26 +119,70 @@ def _parquet(path: Path) -> Iterator[Row | Problem]:
             yield Row(file=str(path), line=number, fields=fields)
 
 
+def read_folder(folder: Path, *, subset: str, split: str) -> Iterator[Row | Problem] | None:
+    """Rows of the files in a folder, in the order of their names; None where it holds none that
+    can be read here. `datasets` would type its columns by their first rows, and "033" beside 33
+    would lose its zero.
+
+    Args:
+        subset: files whose path names it, where any does.
+        split: of these, files whose path names it, where any names a split.
+
+    Raises:
+        InputError: no file is of this split.
+    """
+    found = sorted(p for p in folder.rglob("*") if p.suffix in READABLE and p.is_file())
+    names = {path: str(path.relative_to(folder)) for path in found}
+    files = [path for path in found if subset and _names(names[path], subset)] or found
+    if any(_names(names[path], word) for path in files for word in SPLITS):
+        files = [path for path in files if _names(names[path], split)]
+    if found and not files:
+        there = ", ".join(list(names.values())[:6])
+        raise InputError(
+            f"{folder}: no file of split {split!r}; there are: {there}; name one with `split`"
+        )
+    return chain.from_iterable(map(read_file, files)) if files else None
+
+
+def _names(path: str, word: str) -> bool:
+    return bool(re.search(rf"(?<![a-zA-Z]){re.escape(word)}(?![a-zA-Z])", path))
+
+
 def read_dataset(name: str, *, subset: str, split: str, streaming: bool) -> Iterator[Row | Problem]:
     """Rows of a hub data set, or of a folder that `datasets` saved. No code of the set runs.
 
     Raises:
-        InputError: it cannot be opened.
+        InputError: it cannot be opened, or its columns hold what `datasets` cannot type.
     """
     try:
         import datasets
     except ModuleNotFoundError:
         raise InputError(f"{name}: needs datasets: pip install 'scalerl[data]'") from None
     try:
-        if Path(name).is_dir() and any(Path(name).rglob("dataset_info.json")):
+        if is_saved(Path(name)):
             opened: Any = datasets.load_from_disk(name)
             rows = opened[split] if isinstance(opened, Mapping) else opened
         else:
             rows = datasets.load_dataset(name, subset or None, split=split, streaming=streaming)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (
+        *(OSError, ValueError, KeyError, RuntimeError),
+        datasets.exceptions.DatasetsError,
+    ) as error:
         raise InputError(f"{name}: cannot be opened (split {split!r}): {error}") from None
-    for number, fields in enumerate(rows, start=1):
-        yield Row(file=name, line=number, fields=fields)
+    number = 0
+    try:
+        for number, fields in enumerate(rows, start=1):
+            yield Row(file=name, line=number, fields=fields)
+    except (datasets.exceptions.DatasetsError, ValueError, TypeError) as error:
+        raise InputError(
+            f"{name}: unreadable after row {number} ({error}): download its files and give their "
+            "folder, which is read without typing columns"
+        ) from None
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether `datasets` has saved a set there."""
+    return folder.is_dir() and any(folder.rglob("dataset_info.json"))
 
 
 def text_faults(text: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from scalerl.config.schema import Source
 from scalerl.data.candidates import Candidate, read_source
+from scalerl.data.contamination import near_problems
 from scalerl.data.overlap import is_heldout, overlaps
 from scalerl.data.problems import Problem, report
 from scalerl.data.template import Tokenizer, opens_thinking
@@ -132,9 +133,9 @@ def _one_each(candidates: Iterable[Candidate], problems: list[Problem]) -> list[
     for candidate in candidates:
         same[candidate.prompt.id].append(candidate)
     kept: list[Candidate] = []
-    again: Counter[str] = Counter()  # of each generator
+    files: dict[str, list[list[Candidate]]] = defaultdict(list)
     for copies in same.values():
-        first, *others = copies
+        first = copies[0]
         answers = Counter(c.golds for c in copies)
         if len(answers) > 1:
             shown = ", ".join(repr(" | ".join(golds)) for golds in list(answers)[:4])
@@ -143,18 +144,36 @@ def _one_each(candidates: Iterable[Candidate], problems: list[Problem]) -> list[
             problems.append(first.problem("error", "conflicting answers", text))
             continue
         kept.append(first)
-        if others and not first.compared:
-            again[first.file] += len(others)
-        elif others:
-            lines = ", ".join(c.where for c in others[:4]) + (" …" if len(others) > 4 else "")
-            text = f"occurs {len(copies)} times, used once (again: {lines})"
-            problems.append(first.problem("warning", "duplicate prompt", text))
-    for file, count in again.items():
-        text = f"{count} entries had been generated before, each is used once"
-        problems.append(
-            Problem(file=file, line=0, level="warning", kind="duplicate prompt", text=text)
-        )
+        files[first.file].append(copies)
+    for file, prompts in files.items():
+        problems += _duplicates(file, prompts)
     return kept
+
+
+def _duplicates(file: str, prompts: list[list[Candidate]]) -> Iterable[Problem]:
+    """What is said about the copies of a file: a line each, or one where all are alike."""
+    repeated = [copies for copies in prompts if len(copies) > 1]
+    if not repeated:
+        return
+    first, counts = repeated[0][0], sorted({len(copies) for copies in prompts})
+    text = ""
+    if not first.compared:
+        count = sum(len(copies) - 1 for copies in repeated)
+        text = f"{count} entries had been generated before, each is used once"
+    elif first.use == "heldout" and counts[0] > 1:
+        times = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        text = (
+            f"each of its {len(prompts)} prompts occurs {times} times, as files for mean@k are "
+            "written, and is used once: evaluation.completions says how often it is sampled"
+        )
+    if text:
+        yield Problem(file=file, line=0, level="warning", kind="duplicate prompt", text=text)
+        return
+    for copies in repeated:
+        one, *others = copies
+        lines = ", ".join(c.where for c in others[:4]) + (" …" if len(others) > 4 else "")
+        text = f"occurs {len(copies)} times, used once (again: {lines})"
+        yield one.problem("warning", "duplicate prompt", text)
 
 
 def _apart(
@@ -168,14 +187,8 @@ def _apart(
         if other := ids.get(candidate.prompt.id):
             text = f"is also held out ({other.where}): remove it from one of the two"
             problems.append(candidate.problem("error", "held-out prompt in training", text))
-    texts = [c.prompt.text for c in written]
-    for overlap in overlaps(texts, [c.prompt.text for c in tested]):
-        if overlap.kind == "near":
-            where = tested[overlap.other].where
-            text = f"shares {overlap.shared:.0%} of its wording with held-out {where}"
-            problems.append(
-                written[overlap.index].problem("warning", "nearly a held-out prompt", text)
-            )
+    found = overlaps([c.prompt.text for c in written], [c.prompt.text for c in tested])
+    problems += near_problems(written, tested, found, "nearly a held-out prompt")
     return [c for c in training if c.prompt.id not in ids]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from scalerl.data.golds import NULLS
 from scalerl.errors import InputError
 
 Messages = Sequence[Mapping[str, str]]
@@ -30,6 +31,8 @@ def messages_of(value: Any) -> list[dict[str, str]]:
         InputError: null, empty, or not messages; says what to do.
     """
     match value:
+        case str() if value.strip().casefold() in NULLS:
+            raise InputError(f"{value.strip()!r} is a null that became text: remove the row")
         case str() if value.strip():
             return [{"role": "user", "content": value.strip()}]
         case str():

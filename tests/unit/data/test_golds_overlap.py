@@ -45,6 +45,32 @@ def test_spacing_and_decoration_do_not_make_another_prompt_but_digits_do():
     assert content_id("x + 1") != content_id("x + 2")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"Let $ x = 1000 $ and $y^{2}$.", r"Let $x=1\,000$ and~$y^2$.",
+        r"Let\ \(x = 1000\) and $$y^2$$.",
+        r"Let\; $x\!=1000$ \quad and \hspace{1em}$y^2$.", "Let\u00a0x = 1000 and\u2009y^2.",
+        r"Let\thinspace{}$x = 1000$ and $\textstyle y^2$.",
+    ],
+)  # fmt: skip
+def test_latex_spacing_makes_no_other_prompt(text):
+    plain = "Let x = 1000 and y^2."
+    assert content_id(text) == content_id(plain)
+    assert [o.kind for o in overlaps([text], [plain])] == ["exact"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("choose $5$ 3 times", "choose 53 times"), (r"\frac{12}{3}", r"\frac{1}{23}"),
+        (r"a \leftarrow b", r"a \rightarrow b"), ("5~3", "53"), (r"x\ 1\ 2", r"x\ 12"),
+    ],
+)  # fmt: skip
+def test_what_tells_two_prompts_apart_is_no_decoration(one, other):
+    assert content_id(one) != content_id(other)
+
+
 @given(st.text(min_size=1), st.floats(0.01, 0.99))
 def test_a_prompt_heldout_at_a_share_is_heldout_at_any_larger(text, share):
     if is_heldout(content_id(text), share):
@@ -63,6 +89,24 @@ def test_overlap_tells_exact_from_near_from_none():
     found = overlaps(texts, [WALK.format(9)])
     assert [(o.index, o.kind) for o in found] == [(0, "exact"), (1, "near")]
     assert overlaps(texts, [WALK.format(9)], near=False)[-1].index == 0
+
+
+def test_other_numbers_are_told_from_other_words():
+    asked = "Give the final answer to this arithmetic problem: {} ="
+    texts = [
+        WALK.format(11),
+        WALK.format(11).replace("coffee", "tea"),
+        asked.format("3 + 4 - 5"),
+        asked.format("1,000 + 2"),
+    ]
+    found = overlaps(texts, [WALK.format(9), asked.format("7 + 8")])
+    assert [(o.index, o.numbers_only) for o in found] == [
+        (0, True),
+        (1, False),
+        (2, True),
+        (3, True),
+    ]
+    assert overlaps(["Compute 3 + 4"], ["Compute 5 - 6"]) == []
 
 
 def test_decontamination_says_which_benchmark_removed_what():

@@ -116,6 +116,93 @@ def test_copies_are_used_once_and_a_contradiction_is_an_error(tmp_path):
         load(write(tmp_path / "a.jsonl", rows))
 
 
+def test_a_heldout_file_that_repeats_its_prompts_is_merged_and_said_once(tmp_path):
+    """G01: an AIME file of 3 problems 32 times, for a mean over 32 rows."""
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"Problem {i}?"}],
+            "reward_model": {"ground_truth": i},
+        }
+        for i in range(3)
+    ]
+    path = write(tmp_path / "aime.jsonl", rows * 32)
+    train = write(tmp_path / "train.jsonl", [{"prompt": "Another?", "answer": "1"}])
+    tested = Source(path=str(path), columns="dapo", use="heldout")
+    loaded = load(tested, Source(path=str(train), use="train"))
+    assert [p.text for p in loaded.heldout] == ["Problem 0?", "Problem 1?", "Problem 2?"]
+    [said] = loaded.problems
+    assert (said.where, said.kind) == (str(path), "duplicate prompt")
+    assert "each of its 3 prompts occurs 32 times" in said.text
+    other = {**rows[1], "reward_model": {"ground_truth": 7}}
+    write(path, [*rows * 31, other])
+    with pytest.raises(
+        InputError, match="conflicting answers: the same prompt with answers '1', '7'"
+    ):
+        load(tested, Source(path=str(train), use="train"))
+
+
+def test_rows_that_begin_with_nulls_type_nothing(tmp_path):
+    """G03: nulls first, then text, numbers, lists; also as a folder, which is read untyped."""
+    answers = [*[None] * 300, "033", 12, 12.0, True, ["1", "2"], "", "nan", 2.5]
+    rows = [{"prompt": f"Question {i}?", "answer": a} for i, a in enumerate(answers)]
+    rows.append({"prompt": "no key"})
+    folder = tmp_path / "set"
+    folder.mkdir()
+    path = write(folder / "train.jsonl", rows)
+    write(folder / "test.jsonl", [{"prompt": "of another split", "answer": 1}])
+    right = {"033", "12", "1", "2.5"}
+    for source in (path, folder):
+        loaded = load(Source(path=str(source), use="train"), refuse=False)
+        assert {p.answer for p in loaded.training} == right
+        assert [p.answer for p in loaded.training] == ["033", "12", "12", "1", "2.5"]
+        lines = sorted(p.line for p in loaded.problems if p.level == "error")
+        assert lines == [*range(1, 301), 304, 306, 307, 309]
+        assert all(p.file == str(path) for p in loaded.problems)
+    with pytest.raises(InputError, match=r"no file of split 'dev'; there are: test\.jsonl, train"):
+        load(Source(path=str(folder), split="dev"))
+
+
+def test_parquet_that_begins_with_nulls_keeps_whole_numbers_whole(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra `data` is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra `data` is not installed")
+    prompts = [f"Question {i}?" for i in range(302)]
+    nothing = [None] * 300
+    for column in (
+        pyarrow.array([*nothing, 12, 13]),
+        pyarrow.array([float("nan")] * 300 + [12.0, 13.0]),  # as pandas writes whole numbers
+        pyarrow.array([*nothing, "12", "13"]),
+        pyarrow.array(["None"] * 150 + ["nan"] * 150 + ["12", "13"]),
+    ):
+        table = pyarrow.table({"prompt": prompts, "answer": column})
+        parquet.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+        loaded = load(Source(path=str(tmp_path / "a.parquet"), use="train"), refuse=False)
+        assert [p.answer for p in loaded.training] == ["12", "13"]
+        assert [p.line for p in loaded.problems] == list(range(1, 301))
+    table = pyarrow.table({"prompt": prompts, "answer": pyarrow.nulls(302)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="302 errors"):
+        load(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("prompt", ["", None, "  ", "nan", "None", [], {}, 7, [{"role": "user"}]])
+def test_what_is_no_prompt_is_an_error_with_its_line(tmp_path, prompt):
+    path = write(tmp_path / "a.jsonl", [{"prompt": prompt, "answer": 1}])
+    with pytest.raises(InputError, match=r"a\.jsonl:1: error: bad prompt"):
+        load(path)
+
+
+def test_a_prompt_is_never_cut_and_leaving_it_out_keeps_the_others(tmp_path):
+    """G05: there is no truncation, so generator and trainer cannot see different prompts."""
+    rows = [{"prompt": "x" * n, "answer": n} for n in (5, 6, 50_000)]
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(InputError, match="2 errors") as caught:
+        load(path, limit=5)
+    assert "a question is never cut" in str(caught.value)
+    loaded = load(Source(path=str(path), use="train"), limit=5, refuse=False)
+    assert [len(p.token_ids) for p in loaded.training] == [5]
+    assert [p.line for p in loaded.problems] == [2, 3]
+
+
 def test_the_split_does_not_move_when_rows_are_added(tmp_path):
     rows = [{"prompt": f"Is {i} of {i * i} even or not?", "answer": "yes"} for i in range(300)]
     few = load(write(tmp_path / "a.jsonl", rows[:200]))
@@ -137,6 +224,27 @@ def test_a_reformatted_copy_of_a_heldout_prompt_is_an_error_and_a_likeness_repor
     train = write(tmp_path / "train.jsonl", [{"prompt": text.replace("9", "7"), "answer": "1"}])
     loaded = load(Source(path=str(train), use="train"), tested)
     assert [p.kind for p in loaded.problems] == ["nearly a held-out prompt"]
+    assert "1 of its prompts differ from one of these in numbers only (line 1 as" in str(
+        loaded.problems[0]
+    )
+    spaced = text.replace("$9$ kilometers", r"$ 9 $~kilometers\,").replace(" and ", r"\ and\quad ")
+    train = write(tmp_path / "train.jsonl", [{"prompt": spaced, "answer": "204"}])
+    with pytest.raises(InputError, match="held-out prompt in training"):
+        load(Source(path=str(train), use="train"), tested)
+
+
+def test_a_template_is_one_line_and_copies_beside_it_keep_theirs(tmp_path):
+    asked = "Please work out the sum {} and give the final answer."
+    told = "Beatrix pours nine cups of tea for her guests, and three are drunk before noon."
+    tested = [asked.format("3 + 4"), told]
+    rows = [asked.format(f"{i} + {i} - 1") for i in range(40)]
+    rows += [told.replace("noon", "two"), told.replace("Beatrix", "Anna")]
+    train = write(tmp_path / "train.jsonl", [{"prompt": p, "answer": 1} for p in rows])
+    aime = write(tmp_path / "aime.jsonl", [{"prompt": p, "answer": 1} for p in tested])
+    loaded = load(Source(path=str(train), use="train"), Source(path=str(aime), use="heldout"))
+    assert {p.kind for p in loaded.problems} == {"nearly a held-out prompt"}
+    assert [p.line for p in loaded.problems] == [41, 42, 0]
+    assert loaded.problems[2].text.startswith("40 of its prompts differ")
 
 
 def test_length_counts_the_template_to_the_token(tmp_path):
