@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 HELP = (
@@ -21,6 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", type=Path, metavar="STUDY.toml")
     parser.add_argument("--dir", type=Path, help="the study's folder (default: studies/NAME)")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: the file's)")
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="run on a Ray cluster: its address, `auto` or `local`"
+    )
+    parser.add_argument(
+        "--cpus", type=float, default=1, metavar="N", help="cores a run asks of Ray (default: 1)"
+    )
+    parser.add_argument(
+        "--gpus", type=float, default=0, metavar="N", help="GPUs a run asks of Ray (default: 0)"
+    )
     parser.add_argument(
         "--until", choices=("run", "fit", "extend", "check"), default="check", help="last stage"
     )
@@ -106,12 +116,29 @@ def _conduct(study, folder: Path, arguments: argparse.Namespace):
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, ask)
 
-    return studies.conduct(
-        study,
-        folder,
-        say,
-        jobs=arguments.jobs,
-        until=arguments.until,
-        retry_failed=arguments.retry_failed,
-        on_runner=on_runner,
-    )
+    with _place(arguments) as place:
+        return studies.conduct(
+            study,
+            folder,
+            say,
+            jobs=arguments.jobs,
+            until=arguments.until,
+            retry_failed=arguments.retry_failed,
+            place=place,
+            on_runner=on_runner,
+        )
+
+
+@contextmanager
+def _place(arguments: argparse.Namespace):
+    """Where runs go; the cluster is left at the end."""
+    if arguments.ray is None:
+        yield None
+        return
+    from scalerl.placement.ray import RayPlace
+
+    cluster = RayPlace(arguments.ray, cpus=arguments.cpus, gpus=arguments.gpus)
+    try:
+        yield cluster
+    finally:
+        cluster.close()

@@ -26,6 +26,7 @@ from scalerl.experiments.study_file import Race, Study, Variant, changed_keys
 from scalerl.experiments.study_progress import overview
 from scalerl.experiments.study_runner import SCALERL, Runner, Say
 from scalerl.experiments.study_state import FILE, RunRow, StudyState, at_work
+from scalerl.placement.commands import Place
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.fit import fit
 
@@ -59,6 +60,7 @@ def conduct(
     until: str = "check",
     retry_failed: bool = False,
     command: Sequence[str] = SCALERL,
+    place: Place | None = None,
     on_runner: Callable[[Runner], None] = lambda runner: None,
 ) -> StudyResult | None:
     """Bring a study to a stage; returns its result, None before the stage that makes one.
@@ -67,6 +69,7 @@ def conduct(
         jobs: runs at once.
         retry_failed: runs that failed before are resumed, too.
         command: what `train` and `sft` are given to.
+        place: where runs are started; this machine where it is not given.
         on_runner: gets the runner before it starts, to be able to stop it.
 
     Raises:
@@ -78,7 +81,7 @@ def conduct(
         state = StudyState(folder)
         try:
             register(study, state, retry_failed=retry_failed)
-            runner = Runner(study, state, say, jobs=jobs, command=command)
+            runner = Runner(study, state, say, jobs=jobs, command=command, place=place)
             on_runner(runner)
             runner.recover()
             wanted = STAGES[: STAGES.index(until) + 1]

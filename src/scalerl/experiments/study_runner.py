@@ -11,7 +11,6 @@ a runner that was killed finds its orphans, ends them, and resumes their runs.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -34,6 +33,7 @@ from scalerl.experiments.study_progress import (
     words_of_time,
 )
 from scalerl.experiments.study_state import RunRow, StudyState
+from scalerl.placement.commands import Command, Here, Place, environment, try_lock
 
 RETRIES = 2
 """Times in one sitting that a run ended by a signal is resumed."""
@@ -51,7 +51,7 @@ class Child:
     """A run at work."""
 
     row: RunRow
-    process: subprocess.Popen[bytes]
+    process: Command
     began: float
     seconds_before: float
     steps: int = -1
@@ -73,6 +73,7 @@ class Runner:
         *,
         jobs: int,
         command: Sequence[str] = SCALERL,
+        place: Place | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.study = study
@@ -80,6 +81,7 @@ class Runner:
         self.say = say
         self.jobs = jobs
         self.command = tuple(command)
+        self.place = place or Here()
         self.clock = clock
         self.stop_signal: int | None = None
         self._children: list[Child] = []
@@ -142,7 +144,7 @@ class Runner:
         starts.mkdir(parents=True, exist_ok=True)
         lock = os.open(starts / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            while not _locked(lock):  # one that a killed runner left; its next word ends it
+            while not try_lock(lock):  # one that a killed runner left; its next word ends it
                 time.sleep(POLL_S)
             made = self._supervise(config, starts, lock)
         finally:
@@ -191,17 +193,7 @@ class Runner:
         ]
         if (folder / "config.toml").is_file():
             words.append("--resume")
-        lock = os.open(_lock_file(folder), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            if not _locked(lock):
-                raise RunError(f"{folder}: another process is at work on this run; end it first")
-            with (folder / LOG).open("ab") as log:
-                process = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(),
-                    start_new_session=True, pass_fds=(lock,),
-                )  # fmt: skip
-        finally:
-            os.close(lock)
+        process = self.place.start(words, log=folder / LOG, lock=_lock_file(folder))
         self.state.update(
             row.variant, row.seed, state="running", reason="", pid=process.pid,
             attempts=row.attempts + 1,
@@ -241,7 +233,7 @@ class Runner:
 
     def _judge(self, child: Child) -> None:
         """What a process's end means for its run."""
-        row, code = child.row, child.process.returncode
+        row, code = child.row, child.process.returncode or 0
         folder = self.state.folder / row.folder
         steps, tokens = progress(folder)
         by_signal = code < 0 or code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -296,28 +288,29 @@ class Runner:
         self._children.clear()
 
     def _end_orphan(self, row: RunRow) -> None:
-        """End the process that still holds the run's lock, if there is one."""
+        """End the process that still holds the run's lock, if there is one.
+
+        Raises:
+            RunError: it does not end; it may be on another machine.
+        """
         file = _lock_file(self.state.folder / row.folder)
         if not file.exists():
             return
         lock = os.open(file, os.O_RDWR)
         deadline = self.clock() + END_S
-        number = signal.SIGTERM
+        number, killed = signal.SIGTERM, False
         try:
-            while not _locked(lock):
+            while not try_lock(lock):
                 if row.pid is not None and number is not None:
                     _send(row.pid, number)
                     number = None
                 time.sleep(POLL_S)
                 if self.clock() > deadline:
-                    number, deadline = signal.SIGKILL, self.clock() + END_S
+                    if killed:
+                        raise RunError(f"{file}: a process that does not end holds this run")
+                    number, deadline, killed = signal.SIGKILL, self.clock() + END_S, True
         finally:
             os.close(lock)
-
-
-def environment() -> dict[str, str]:
-    """One thread a run: several run side by side."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def _settle(file: Path, text: str) -> None:
@@ -329,14 +322,6 @@ def _settle(file: Path, text: str) -> None:
 
 def _lock_file(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _send(pid: int, number: int) -> None:
