@@ -1,6 +1,7 @@
 """`scalerl doctor`: what this machine can run, one line a thing: yes or no, and what to do.
 
-Packages are looked up by their metadata, never imported; GPUs are asked of the driver's own tool.
+Packages are looked up by their metadata; GPUs are asked of the driver's own tool, and of torch
+where that has any.
 The sandbox is tried with a real program.
 """
 
@@ -71,12 +72,15 @@ def findings() -> Iterator[Finding]:
         found=f"{platform.python_version()} on {platform.system()} {platform.machine()}, "
         f"{os.cpu_count()} cores",
     )
-    yield torch_finding(version_of("torch"), bool(gpus))
+    torch = torch_finding(version_of("torch"), bool(gpus))
+    yield torch
     yield Finding(
         name="GPUs",
         good=True if gpus else None,
         found="; ".join(gpus) or "none; everything also runs on the CPU",
     )
+    if gpus and torch.good:
+        yield cards_of_torch()
     yield package("transformers", "pip install 'scalerl[train]'", needed=True)
     yield package("vllm", "for generation on GPUs: pip install vllm")
     yield package("ray", "for several machines: pip install ray")
@@ -109,6 +113,19 @@ def torch_finding(version: str | None, gpu_there: bool) -> Finding:
         advice = "this build cannot use the GPUs: install a CUDA build of torch"
         return Finding(name="torch", good=False, found=version, advice=advice)
     return Finding(name="torch", good=True, found=f"{version} ({build or 'default'} build)")
+
+
+def cards_of_torch() -> Finding:
+    """The CUDA devices that a run can name; asked only where the driver has some, because torch
+    takes seconds to import."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(count)]
+    advice = "" if names else "torch sees none of the GPUs: driver and CUDA build do not match"
+    return Finding(
+        name="CUDA", good=bool(names), found="; ".join(names) or "no device", advice=advice
+    )
 
 
 def gpu_names() -> list[str]:

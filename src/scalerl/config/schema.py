@@ -7,9 +7,10 @@ defaults of its own. A knob is here because a study turns it.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 
 class Section(BaseModel):
@@ -398,6 +399,11 @@ class Execution(Section):
         default="async",
         description="generator processes beside the trainer, or one deterministic process",
     )
+    device: str = Field(
+        default="cpu",
+        description="cpu; cuda:N, everything on that card; or cuda: trainer ranks on the first "
+        "cards, one each, and generators in turn on those left, or on the same if none is",
+    )
     generators: PositiveInt = Field(default=1, description="generator processes (async mode)")
     threads: PositiveInt = Field(default=1, description="torch threads a process")
     trainer_ranks: PositiveInt = Field(
@@ -428,6 +434,22 @@ class Execution(Section):
         description="seconds that a checkpoint after SIGTERM or Ctrl-C may take before the run "
         "ends without it",
     )
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise ValueError(f"{device!r} is not cpu, cuda or cuda:N")
+        return device
+
+    @model_validator(mode="after")
+    def _card_each(self) -> Execution:
+        if self.trainer_ranks > 1 and self.device.startswith("cuda:"):
+            raise ValueError(
+                f"device = {self.device!r} is one card, and trainer_ranks = {self.trainer_ranks} "
+                "need one each: set device = 'cuda'"
+            )
+        return self
 
 
 LossConfig = Annotated[Cispo | Dapo | Grpo | Gspo, Field(discriminator="type")]

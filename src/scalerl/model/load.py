@@ -29,8 +29,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
-def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
-    """The causal LM of a checkpoint folder, in evaluation mode, on the CPU.
+def load_model(
+    path: Path, dtype: Dtype = "float32", device: torch.device | None = None
+) -> PreTrainedModel:
+    """The causal LM of a checkpoint folder, in evaluation mode, on the CPU or on `device`.
 
     No code from the folder runs: weights are read from safetensors only, and remote code is off.
 
@@ -59,7 +61,12 @@ def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
         raise InputError(f"{path}: not a readable model checkpoint: {error}") from error
     if seen["missing_keys"]:
         raise InputError(f"{path}: weights are missing: {', '.join(sorted(seen['missing_keys']))}")
-    return model.eval()
+    return on_device(model.eval(), device)
+
+
+def on_device(model: PreTrainedModel, device: torch.device | None) -> PreTrainedModel:
+    """The model moved there, in place; None leaves it where it is."""
+    return model if device is None else model.to(device)  # type: ignore[arg-type]
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:

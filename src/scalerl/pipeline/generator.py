@@ -36,6 +36,7 @@ from scalerl.messages import (
     WeightsLoaded,
     WeightsReady,
 )
+from scalerl.model.device import open_device
 from scalerl.model.load import load_model
 from scalerl.pipeline.weights import WeightStore
 
@@ -58,6 +59,7 @@ class GeneratorSpec(msgspec.Struct, frozen=True, kw_only=True):
     end_thinking: tuple[int, ...]  # token ids that end the thinking
     solution_tokens: int
     threads: int
+    device: str = "cpu"  # as `open_device` has it
 
 
 def build_engine(
@@ -89,7 +91,7 @@ def build_loop(
     spec: GeneratorSpec, store: WeightStore, clock: Callable[[], float] = time.monotonic
 ) -> GeneratorLoop:
     """A generator as `spec` says, waiting for weights and work."""
-    model = load_model(Path(spec.model_path), spec.weights)
+    model = load_model(Path(spec.model_path), spec.weights, open_device(spec.device))
     return GeneratorLoop(
         build_engine(spec, model),
         lambda version: build_engine(spec, model, version=version),

@@ -10,7 +10,7 @@ import msgspec
 
 from scalerl.messages import Failed, ToGenerator
 from scalerl.pipeline.generator import GeneratorLoop, GeneratorSpec, build_loop
-from scalerl.pipeline.weights import SharedWeights, WeightStore
+from scalerl.pipeline.weights import HostStore, SharedWeights
 
 IDLE_POLL_S = 0.2
 
@@ -26,7 +26,7 @@ def generator_main(connection: Connection, spec_bytes: bytes, shared: SharedWeig
         import torch
 
         torch.set_num_threads(spec.threads)
-        return build_loop(spec, WeightStore(shared.buffers, readers=1))
+        return build_loop(spec, HostStore(shared.buffers, readers=1))
 
     serve(connection, build)
 

@@ -24,10 +24,11 @@ from scalerl.config import schema as axes
 from scalerl.data.curriculum import PromptStream
 from scalerl.generate.sampling import request_seed
 from scalerl.messages import Prompt, Request
-from scalerl.model.load import load_model, load_tokenizer
+from scalerl.model.load import load_model, load_tokenizer, on_device
 from scalerl.model.lora import add_lora
 from scalerl.pipeline import ranks
 from scalerl.pipeline.buffer import Buffer, make_regime
+from scalerl.pipeline.devices import generator_device, trainer_device
 from scalerl.pipeline.fleet import Fleet, InlineFleet, ProcessFleet
 from scalerl.pipeline.generator import GeneratorSpec, build_loop
 from scalerl.pipeline.ledger import Ledger
@@ -37,7 +38,7 @@ from scalerl.pipeline.prompts import make_scorer, run_prompts
 from scalerl.pipeline.records import RunDirectory
 from scalerl.pipeline.rollouts import Rollouts, RolloutSettings
 from scalerl.pipeline.scoring import Scoring, make_score
-from scalerl.pipeline.weights import SharedWeights, WeightStore, local_buffers, pack
+from scalerl.pipeline.weights import HostStore, InProcessStore, SharedWeights, WeightStore, pack
 from scalerl.rewards.exact import THINK_END
 from scalerl.rewards.scorer import Scorer
 from scalerl.train.batches import PassLimits
@@ -171,7 +172,7 @@ def make_trainer(config: Config, model_path: Path, kind: type[Trainer] = Trainer
     if lora.rank:
         add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.seed)
     return kind(
-        model,
+        on_device(model, trainer_device(config)),
         make_loss(config.loss.type, **bounds),
         OptimizerSettings(
             lr=o.lr,
@@ -269,14 +270,15 @@ def make_fleet(
     config: Config, spec: GeneratorSpec, trainer: Trainer, clock: Callable[[], float]
 ) -> tuple[Fleet, WeightStore, SharedWeights | None]:
     """The only place where it is chosen whether generators have processes of their own."""
-    size = len(pack(trainer.weights()))
     generators = config.execution.generators
+    specs = [
+        msgspec.structs.replace(spec, device=generator_device(config, i)) for i in range(generators)
+    ]
     if config.execution.mode == "interleaved":
-        store = WeightStore(local_buffers(size, WEIGHT_BUFFERS), readers=generators)
-        loops = [build_loop(spec, store, clock) for _ in range(generators)]
-        return InlineFleet(loops), store, None
-    shared = SharedWeights(size, WEIGHT_BUFFERS)
-    store = WeightStore(shared.buffers, readers=generators)
-    arguments = [(msgspec.msgpack.encode(spec), shared)] * generators
+        store = InProcessStore(WEIGHT_BUFFERS, readers=generators)
+        return InlineFleet([build_loop(s, store, clock) for s in specs]), store, None
+    shared = SharedWeights(len(pack(trainer.weights())), WEIGHT_BUFFERS)
+    store = HostStore(shared.buffers, readers=generators)
+    arguments = [(msgspec.msgpack.encode(s), shared) for s in specs]
     fleet = ProcessFleet(generator_main, arguments, silence_s=config.execution.stall_s)
     return fleet, store, shared

@@ -14,6 +14,7 @@ from scalerl.messages import Counters
 from scalerl.model.source import resolve_model
 from scalerl.pipeline import heldout, state
 from scalerl.pipeline.alarms import Alarmed, Judge, Listener, Silent, Watch
+from scalerl.pipeline.devices import trainer_device
 from scalerl.pipeline.loop import Ending, train
 from scalerl.pipeline.records import RunDirectory, current_rows
 from scalerl.pipeline.rollouts import Stopped
@@ -58,10 +59,11 @@ def run_new(
         make_judge: says which figures are alarming; a new judge for each stretch of the run.
 
     Raises:
-        InputError: the folder holds a run, or the model cannot be read.
+        InputError: the folder holds a run, there is no such device, or the model cannot be read.
         Stopped: a signal ended the run; a checkpoint was made.
         RunError: the run could not go on.
     """
+    trainer_device(config)  # refused before a folder is made for the run
     directory = RunDirectory.create(path, config)
     start = start_model(config, starts, on_start)
     run = open_run(config, directory, start)

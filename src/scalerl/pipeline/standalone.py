@@ -11,6 +11,7 @@ from scalerl.errors import InputError
 from scalerl.evaluate import EvalSummary, summarise
 from scalerl.messages import Completion, Scored
 from scalerl.model.load import load_model, load_tokenizer
+from scalerl.pipeline.devices import trainer_device
 from scalerl.pipeline.generator import build_engine
 from scalerl.pipeline.prompts import make_scorer, run_prompts
 from scalerl.pipeline.run import generator_spec, make_request
@@ -47,7 +48,8 @@ def evaluate_model(config: Config, model_path: Path, *, greedy: bool = False) ->
     loaded = run_prompts(config, tokenizer)
     heldout = loaded.heldout
     spec = generator_spec(config, model_path, tokenizer, heldout)
-    engine = build_engine(spec, load_model(model_path, config.model.weights), greedy=greedy)
+    model = load_model(model_path, config.model.weights, trainer_device(config))
+    engine = build_engine(spec, model, greedy=greedy)
     samples = 1 if greedy else config.evaluation.completions
     engine.submit(
         [

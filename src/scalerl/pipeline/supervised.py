@@ -17,8 +17,9 @@ from scalerl.algorithm.losses import make_loss
 from scalerl.config import Config, dump_toml
 from scalerl.data.traces import ChatTrace, Traces, load_traces
 from scalerl.errors import InputError
-from scalerl.model.load import load_model, load_tokenizer
+from scalerl.model.load import load_model, load_tokenizer, on_device
 from scalerl.model.lora import add_lora
+from scalerl.pipeline.devices import trainer_device
 from scalerl.pipeline.records import RunDirectory
 from scalerl.train import checkpoint
 from scalerl.train.batches import PassLimits
@@ -41,11 +42,13 @@ def supervise_file(
     """Train on `sft.data` from the model in `start`; returns the last checkpoint's model folder.
 
     Raises:
-        InputError: faults in the data; a folder that holds a run already, or none to resume.
+        InputError: no such device; faults in the data; a folder that holds a run already, or none
+            to resume.
         RunError: the loss is not finite, or the disk is full.
     """
     torch.set_num_threads(config.execution.threads)
     settings = config.sft
+    trainer_device(config)  # refused before a folder is made
     tokenizer = load_tokenizer(start)
     traces = load_traces(
         Path(settings.data),
@@ -76,7 +79,7 @@ def make_supervised(config: Config, model_path: Path) -> SupervisedTrainer:
     if lora.rank:
         add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=s.seed)
     trainer = SupervisedTrainer(
-        model,
+        on_device(model, trainer_device(config)),
         make_loss("cispo", ratio_max=5.0),  # not used: there are no rewarded rows
         OptimizerSettings(
             lr=s.lr,

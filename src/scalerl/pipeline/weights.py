@@ -5,7 +5,9 @@
                      └────────── release(reader, slot) ◀── WeightsLoaded(slot)
 
 A buffer is written again only after every reader has copied it, so a reader never sees half of one
-version and half of another. The bytes are safetensors.
+version and half of another. Between processes a buffer is host memory that both have mapped, and
+the bytes are safetensors: a reader on a card copies from there into its own parameters. Inside one
+process it is a set of tensors on the device that they were written from. Neither touches a disk.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import mmap
 import os
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import reduction
 from typing import Any
 
@@ -31,11 +34,11 @@ class WeightsCorrupt(RuntimeError):
     """A reader's copy has another checksum than what was written."""
 
 
-class WeightStore:
+class WeightStore(ABC):
     """Buffers that hold one version each. `readers`: how many must copy a buffer to free it."""
 
-    def __init__(self, buffers: Sequence[memoryview], readers: int) -> None:
-        self._buffers = list(buffers)
+    def __init__(self, slots: int, readers: int) -> None:
+        self._slots = slots
         self._readers = readers
         self._unread: dict[int, set[int]] = {}  # slot → readers that have not copied it
         self._written: dict[int, WeightsReady] = {}  # slot → what was said of it last
@@ -43,7 +46,7 @@ class WeightStore:
 
     def free_slot(self) -> int | None:
         """A buffer that may be written now, or None while the readers are behind."""
-        for slot in range(len(self._buffers)):
+        for slot in range(self._slots):
             if not self._unread.get(slot):
                 return slot
         return None
@@ -58,37 +61,27 @@ class WeightStore:
 
         Raises:
             BlockingIOError: no buffer is free; ask `free_slot` first.
-            RunError: they are larger than the model that the buffers were made for.
+            RunError: they do not fit in it.
         """
         slot = self.free_slot()
         if slot is None:
             raise BlockingIOError("every weight buffer is waiting for a generator to copy it")
-        data = pack(tensors)
-        buffer = self._buffers[slot]
-        if len(data) > len(buffer) - 8:
-            raise RunError(
-                f"weights of version {version} are {len(data)} bytes, and a buffer holds "
-                f"{len(buffer) - 8}"
-            )
-        buffer[:8] = len(data).to_bytes(8, "little")
-        buffer[8 : 8 + len(data)] = data
+        checksum = self._put(slot, version, tensors)
         self._unread[slot] = set(range(self._readers))
-        self.last = WeightsReady(version=version, slot=slot, checksum=zlib.crc32(data))
+        self.last = WeightsReady(version=version, slot=slot, checksum=checksum)
         self._written[slot] = self.last
         return self.last
 
     def read(self, ready: WeightsReady) -> dict[str, torch.Tensor]:
-        """The tensors of one version, copied out of the store.
+        """The tensors of one version, to be copied before the buffer is released.
 
         Raises:
             WeightsCorrupt: what lies there is not what the message speaks of.
         """
-        buffer = self._buffers[ready.slot]
-        length = int.from_bytes(buffer[:8], "little")
-        data = bytes(buffer[8 : 8 + length])
-        if zlib.crc32(data) != ready.checksum:
+        found, tensors = self._get(ready.slot)
+        if found != ready.checksum:
             raise WeightsCorrupt(f"weights of version {ready.version} do not have their checksum")
-        return safetensors.torch.load(data)
+        return tensors()
 
     def release(self, reader: int, loaded: WeightsLoaded) -> None:
         """`reader` has copied a buffer. Saying it twice, or too late, is harmless."""
@@ -120,6 +113,60 @@ class WeightStore:
         for one in ready:
             self._unread[one.slot].add(reader)
         return ready
+
+    @abstractmethod
+    def _put(self, slot: int, version: int, tensors: Mapping[str, torch.Tensor]) -> int:
+        """Fill a buffer; the checksum of what is in it."""
+
+    @abstractmethod
+    def _get(self, slot: int) -> tuple[int, Callable[[], dict[str, torch.Tensor]]]:
+        """The checksum of what is in a buffer now, and how to have it as tensors."""
+
+
+class HostStore(WeightStore):
+    """Buffers of host memory that readers in other processes have mapped, too."""
+
+    def __init__(self, buffers: Sequence[memoryview], readers: int) -> None:
+        super().__init__(len(buffers), readers)
+        self._buffers = list(buffers)
+
+    def _put(self, slot: int, version: int, tensors: Mapping[str, torch.Tensor]) -> int:
+        data = pack(tensors)
+        buffer = self._buffers[slot]
+        if len(data) > len(buffer) - 8:
+            raise RunError(
+                f"weights of version {version} are {len(data)} bytes, and a buffer holds "
+                f"{len(buffer) - 8}"
+            )
+        buffer[:8] = len(data).to_bytes(8, "little")
+        buffer[8 : 8 + len(data)] = data
+        return zlib.crc32(data)
+
+    def _get(self, slot: int) -> tuple[int, Callable[[], dict[str, torch.Tensor]]]:
+        buffer = self._buffers[slot]
+        data = bytes(buffer[8 : 8 + int.from_bytes(buffer[:8], "little")])
+        return zlib.crc32(data), lambda: safetensors.torch.load(data)
+
+
+class InProcessStore(WeightStore):
+    """Copies on the writer's own device, each made when it is first needed."""
+
+    def __init__(self, slots: int, readers: int) -> None:
+        super().__init__(slots, readers)
+        self._copies: dict[int, dict[str, torch.Tensor]] = {}
+
+    def _put(self, slot: int, version: int, tensors: Mapping[str, torch.Tensor]) -> int:
+        copies = self._copies.setdefault(slot, {})
+        for name, tensor in tensors.items():
+            if name in copies:
+                copies[name].copy_(tensor.detach())
+            else:
+                copies[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return bit_sum(copies)
+
+    def _get(self, slot: int) -> tuple[int, Callable[[], dict[str, torch.Tensor]]]:
+        copies = self._copies.get(slot, {})
+        return bit_sum(copies), lambda: copies
 
 
 class SharedWeights:
@@ -178,9 +225,14 @@ def _nameless_file(size: int) -> int:
     return descriptor
 
 
-def local_buffers(size: int, slots: int) -> list[memoryview]:
-    """The same buffers inside one process."""
-    return [memoryview(bytearray(size + 8)) for _ in range(slots)]
+def bit_sum(tensors: Mapping[str, torch.Tensor]) -> int:
+    """The bits of contiguous tensors as 32- or 16-bit integers, added up where they are; the sums
+    of the tensors are weighted by their places, all modulo 2^63."""
+    kinds = {4: torch.int32, 2: torch.int16, 8: torch.int64, 1: torch.int8}
+    sums = [t.view(kinds[t.element_size()]).sum(dtype=torch.int64) for t in tensors.values()]
+    if not sums:
+        return 0
+    return sum(i * s for i, s in enumerate(torch.stack(sums).tolist(), start=1)) % (1 << 63)
 
 
 def pack(tensors: Mapping[str, torch.Tensor]) -> bytes:

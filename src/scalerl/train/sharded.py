@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +41,7 @@ from transformers import PreTrainedTokenizerBase
 
 from scalerl.algorithm.effective import Row
 from scalerl.errors import RunError
+from scalerl.model.device import card_count
 from scalerl.model.load import save_model
 from scalerl.model.lora import merged_weights
 from scalerl.train.batches import shares
@@ -90,15 +90,13 @@ Command = Begin | Step | Gather | Save | Load | End
 _decoder = msgspec.msgpack.Decoder(Command)
 
 
-def join(rank: int, ranks: int, *, init: str, device: str = "cpu") -> None:
-    """Become one of `ranks`; waits for all of them.
+def join(rank: int, ranks: int, *, init: str) -> None:
+    """Become one of `ranks`; waits for all of them. Each opens its device when it has settings.
 
     Args:
         init: where they meet: `env://` (torchrun) or `file://…`.
     """
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    if device == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)))
+    backend = "cpu:gloo,cuda:nccl" if card_count() and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, init_method=init, rank=rank, world_size=ranks, timeout=WAIT)
 
 

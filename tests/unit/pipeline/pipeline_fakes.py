@@ -33,7 +33,7 @@ from scalerl.pipeline.fleet import Lost, Word
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.rollouts import Rollouts, RolloutSettings
 from scalerl.pipeline.state import RolloutState, begin_again, rollout_state
-from scalerl.pipeline.weights import WeightStore, local_buffers, pack
+from scalerl.pipeline.weights import InProcessStore
 
 
 def make_prompt(name: str) -> Prompt:
@@ -306,10 +306,9 @@ class World:
         self.trained: list[tuple[Group, ...]] = []  # by step
         self.spent: list[tuple[Group, ...]] = []  # the useless ones beside them
         self.warnings: list[str] = []
-        size = len(pack(self.weights()))
         self.rollouts = Rollouts(
             fleet=fleet,
-            store=WeightStore(local_buffers(size, 4), readers=fleet.size),
+            store=InProcessStore(4, readers=fleet.size),
             buffer=Buffer(make_regime(regime, groups), groups),
             stream=PromptStream(
                 [make_prompt(f"p{i:02d}") for i in range(prompts)], seed=seed, curriculum=curriculum

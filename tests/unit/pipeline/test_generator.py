@@ -20,7 +20,7 @@ from scalerl.messages import (
     WeightsReady,
 )
 from scalerl.pipeline.generator import GeneratorLoop
-from scalerl.pipeline.weights import WeightStore, local_buffers, pack
+from scalerl.pipeline.weights import InProcessStore
 
 
 class CountingEngine:
@@ -70,7 +70,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = Clock()
         self.engine = CountingEngine(0, self.clock)
-        self.store = WeightStore(local_buffers(len(pack(weights(0))), 8), readers=1)
+        self.store = InProcessStore(8, readers=1)
         self.loop = GeneratorLoop(
             self.engine,  # type: ignore[arg-type]
             lambda version: CountingEngine(version, self.clock),  # type: ignore[arg-type, return-value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import torch
 from scalerl.errors import RunError
 from scalerl.messages import WeightsLoaded, WeightsReady
 from scalerl.pipeline.weights import (
+    HostStore,
+    InProcessStore,
     SharedWeights,
     WeightsCorrupt,
     WeightStore,
-    local_buffers,
+    bit_sum,
     pack,
 )
 from scalerl.placement.local import CONTEXT
@@ -32,24 +35,33 @@ def tensors(value: float) -> dict[str, torch.Tensor]:
 SIZE = len(pack(tensors(0.0)))
 
 
-def store_of(readers: int = 2, slots: int = 3) -> WeightStore:
-    return WeightStore(local_buffers(SIZE, slots), readers=readers)
+def host_store(slots: int, readers: int, size: int = SIZE) -> HostStore:
+    return HostStore([memoryview(bytearray(size + 8)) for _ in range(slots)], readers=readers)
+
+
+Make = Callable[[int, int], WeightStore]
+
+
+@pytest.fixture(params=[host_store, InProcessStore])
+def make_store(request: pytest.FixtureRequest) -> Make:
+    """`make_store(slots, readers)`: between processes and inside one, the same store."""
+    return request.param
 
 
 def loaded(ready: WeightsReady) -> WeightsLoaded:
     return WeightsLoaded(version=ready.version, slot=ready.slot)
 
 
-def test_what_is_read_is_what_was_written() -> None:
-    store = store_of()
+def test_what_is_read_is_what_was_written(make_store: Make) -> None:
+    store = make_store(3, 2)
     ready = store.write(4, tensors(2.5))
     back = store.read(ready)
     assert all(torch.equal(back[name], tensor) for name, tensor in tensors(2.5).items())
     assert ready.version == 4
 
 
-def test_a_buffer_is_written_again_only_when_every_reader_has_it() -> None:
-    store = store_of(readers=2, slots=2)
+def test_a_buffer_is_written_again_only_when_every_reader_has_it(make_store: Make) -> None:
+    store = make_store(2, 2)
     first, second = store.write(0, tensors(0)), store.write(1, tensors(1))
     assert store.free_slot() is None
     with pytest.raises(BlockingIOError):
@@ -64,10 +76,9 @@ def test_a_buffer_is_written_again_only_when_every_reader_has_it() -> None:
 
 
 def test_half_written_or_overwritten_weights_are_noticed() -> None:
-    buffers = local_buffers(SIZE, 1)
-    store = WeightStore(buffers, readers=0)
+    store = host_store(1, 0)
     ready = store.write(0, tensors(1))
-    buffers[0][-5] ^= 1
+    store._buffers[0][-5] ^= 1
     with pytest.raises(WeightsCorrupt, match="version 0"):
         store.read(ready)
     store.write(1, tensors(2))
@@ -75,8 +86,28 @@ def test_half_written_or_overwritten_weights_are_noticed() -> None:
         store.read(ready)
 
 
-def test_a_held_version_outlives_those_that_follow() -> None:
-    store = store_of(readers=1, slots=3)
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_copy_in_the_process_that_has_changed_is_noticed(name: str) -> None:
+    store = InProcessStore(1, 0)
+    ready = store.write(0, tensors(1))
+    store.read(ready)[name].view(-1)[1] += 1
+    with pytest.raises(WeightsCorrupt, match="version 0"):
+        store.read(ready)
+
+
+def test_a_copy_in_the_process_does_not_follow_the_weights_that_it_was_made_of() -> None:
+    store, trained = InProcessStore(1, 0), tensors(1)
+    ready = store.write(0, trained)
+    trained["a"] += 1
+    assert store.read(ready)["a"].tolist() == [1.0] * 3
+    again = store.write(1, trained)
+    assert store.read(again)["a"].tolist() == [2.0] * 3
+    assert bit_sum({"x": torch.tensor(1.0)}) != bit_sum({"x": torch.tensor(2.0)})
+    assert bit_sum({}) == 0
+
+
+def test_a_held_version_outlives_those_that_follow(make_store: Make) -> None:
+    store = make_store(3, 1)
     held = store.write(0, tensors(0)) and store.hold()
     store.release(0, loaded(held))
     for version in range(1, 9):
@@ -87,8 +118,10 @@ def test_a_held_version_outlives_those_that_follow() -> None:
     assert store.behind == [0]
 
 
-def test_a_new_reader_in_an_old_place_gets_the_last_version_and_holds_up_no_other() -> None:
-    store = store_of(readers=2, slots=3)
+def test_a_new_reader_in_an_old_place_gets_the_last_version_and_holds_up_no_other(
+    make_store: Make,
+) -> None:
+    store = make_store(3, 2)
     for version in range(3):
         store.release(1, loaded(store.write(version, tensors(version))))
     assert store.free_slot() is None  # reader 0 has died with three unread
@@ -97,18 +130,18 @@ def test_a_new_reader_in_an_old_place_gets_the_last_version_and_holds_up_no_othe
     assert store.behind == [0]
     assert store.write(3, tensors(3)).slot != ready.slot
     assert torch.equal(store.read(ready)["a"], torch.full((3,), 2.0))
-    assert store_of().again(0) == []
+    assert make_store(3, 2).again(0) == []
 
 
 def _reader(connection: Connection, shared: SharedWeights, ready: list[WeightsReady]) -> None:
-    store = WeightStore(shared.buffers, readers=1)
+    store = HostStore(shared.buffers, readers=1)
     connection.send([store.read(one)["a"].tolist() for one in ready])
 
 
 def test_another_process_reads_the_same_memory_which_has_no_name() -> None:
     before = set(os.listdir("/dev/shm")) if sys.platform == "linux" else set()
     shared = SharedWeights(SIZE, 2)
-    store = WeightStore(shared.buffers, readers=1)
+    store = HostStore(shared.buffers, readers=1)
     ready = [store.write(version, tensors(version)) for version in (5, 6)]
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(target=_reader, args=(theirs, shared, ready))
@@ -124,7 +157,7 @@ def test_another_process_reads_the_same_memory_which_has_no_name() -> None:
 
 
 def test_weights_that_do_not_fit_are_refused_whole() -> None:
-    store = WeightStore(local_buffers(SIZE - 1, 1), readers=1)
+    store = host_store(1, 1, SIZE - 1)
     with pytest.raises(
         RunError, match=f"version 3 are {SIZE} bytes, and a buffer holds {SIZE - 1}"
     ):
