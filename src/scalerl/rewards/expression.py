@@ -3,6 +3,7 @@ r"""Tokens of one formula as a tree, read to the last token or not at all.
     tree = ("num", Fraction) | ("var", name) | ("const", "e" | "i" | "pi")
          | ("add" | "mul" | "div" | "pow", left, right) | ("neg" | "abs" | "fact", x)
          | ("root", degree, x) | ("log", base or None, x) | ("call", name, x) | ("binom", n, k)
+         | ("gcd" | "lcm" | "max" | "min", x, y, …)
 
 Nothing is evaluated here, and no part of a formula stands for the whole: what cannot be read
 completely is None. Reading is bounded by `LONGEST` tokens and `DEEPEST` nesting.
@@ -33,6 +34,7 @@ SCALES = {
     "dozen": Fraction(12),
 }
 _NAMED = FUNCTIONS - {"sqrt", "log", "ln", "exp"}
+_OF_SEVERAL = frozenset(['"gcd', '"lcm', '"max', '"min'])
 _CLOSES = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 
 
@@ -46,7 +48,7 @@ def parse(tokens: tuple[str, ...]) -> Tree | None:
         return None
     parser = _Parser(tokens)
     try:
-        tree = parser.sum()
+        tree = parser.group()
         return tree if parser.peek() == "" else None
     except _Unreadable:
         return None
@@ -103,6 +105,14 @@ class _Parser:
         self.depth -= 1
         return tree
 
+    def group(self) -> Tree:
+        r"""A sum, or the two of a `\over` or `\choose`, which divide the whole group."""
+        tree = self.sum()
+        if self.peek() in (r"\over", r"\choose"):
+            kind = "div" if self.take() == r"\over" else "binom"
+            tree = (kind, tree, self.sum())
+        return tree
+
     def _signed(self, read: Callable[[], Tree]) -> Tree:
         negative = False
         while self.peek() in ("+", "-"):
@@ -111,15 +121,18 @@ class _Parser:
         return ("neg", tree) if negative else tree
 
     def product(self) -> Tree:
-        tree = self._mixed_number() or self.factor()
+        tree = last = self._mixed_number() or self.factor()
         while True:
             token = self.peek()
             if token in ("*", "/"):
                 self.take()
-                right = self._signed(self.factor)
-                tree = ("mul" if token == "*" else "div", tree, right)
-            elif self._begins_factor(token) and not is_number(token):
-                tree = ("mul", tree, self.factor())
+                last = self._signed(self.factor)
+                tree = ("mul" if token == "*" else "div", tree, last)
+            elif self._begins_factor(token) and (
+                not is_number(token) or last[0] in ("pow", "fact")  # 2^3 5^2, 3! 7!
+            ):
+                last = self.factor()
+                tree = ("mul", tree, last)
             else:
                 return tree
 
@@ -139,7 +152,7 @@ class _Parser:
         if len(top) > 9 or len(bottom) > 9:
             return None
         self.at += length
-        return ("num", int(whole) + Fraction(int(top), int(bottom)))
+        return self._postfix(("num", int(whole) + Fraction(int(top), int(bottom))))
 
     def _begins_factor(self, token: str) -> bool:
         if not token or (token == "|" and self.bars):
@@ -238,7 +251,7 @@ class _Parser:
 
     def sum_between(self, closing: str) -> Tree:
         bars, self.bars = self.bars, 0
-        tree = self.sum()
+        tree = self.group() if closing == "}" else self.sum()
         self.expect(closing)
         self.bars = bars
         return tree
@@ -252,6 +265,8 @@ class _Parser:
     def _atom(self, token: str) -> Tree:
         if is_word(token) and token[1:] in SCALES:
             return ("num", SCALES[token[1:]])
+        if token in _OF_SEVERAL:
+            return (token[1:], *self._arguments())
         if token == r"\pi":
             return ("const", "pi")
         if token in ("e", "i"):
@@ -261,6 +276,20 @@ class _Parser:
                 raise _Unreadable
             return ("var", token)
         raise _Unreadable
+
+    def _arguments(self) -> list[Tree]:
+        """`(x, y, …)`, two or more."""
+        bars, self.bars = self.bars, 0
+        self.expect("(")
+        found = [self.sum()]
+        while self.peek() == ",":
+            self.take()
+            found.append(self.sum())
+        self.expect(")")
+        self.bars = bars
+        if len(found) < 2:
+            raise _Unreadable
+        return found
 
     def _root(self) -> Tree:
         degree: Tree = ("num", Fraction(2))

@@ -2,24 +2,30 @@
 letters.
 
 Two formulas are equal when they agree to 50 digits (single numbers: to 380) wherever both are
-defined over the reals, at no fewer than `ENOUGH` of some fixed points of both signs; formulas with
-an imaginary unit, or hardly ever real, are compared over the complex numbers. Values are bounded
-before they are worked out. Runs in a worker.
+defined over the reals, at no fewer than `ENOUGH` of some fixed points of both signs, far out too
+where a formula may bend (|x + 100| is x + 100 near zero); formulas with an imaginary unit, or
+hardly ever real, are compared over the complex numbers. Very large or small terms get as many
+digits more (`magnitude`); beyond its bound nothing is known. Values are bounded before they are
+worked out. Runs in a worker.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
 
 from scalerl.rewards.expression import Tree
+from scalerl.rewards.magnitude import MOST_BITS, bits
 
-POINT_DIGITS = 70  # at each point, where there are letters
-CONSTANT_DIGITS = 400  # of a single number: √(10^60 + 1) is not 10^30
+POINT_DIGITS, POINT_AGREEMENT = 120, 50  # at each point, where there are letters
+CONSTANT_DIGITS, CONSTANT_AGREEMENT = 400, 380  # a single number: √(10^60 + 1) is not 10^30
 POINTS, ENOUGH = 12, 3
+FAR = (9, 120, 1_500, 40_000)  # how far out the far points lie
+_BENDING = frozenset(["abs", "root", "pow", "max", "min"])
+_BENDING_CALLS = frozenset(["floor", "ceil", "asin", "acos", "atan"])
 LARGEST_LOG2 = 2_000_000  # of a power
 LARGEST_FACTORIAL = 100_000
 _BASE = "log base"  # log without a base: the same unknown base on both sides
@@ -64,22 +70,36 @@ def letters(tree: Tree) -> frozenset[str]:
     return found.union(*(letters(part) for part in tree[1:] if isinstance(part, tuple)))
 
 
+def variables(tree: Tree) -> frozenset[str]:
+    return letters(tree) - {_BASE}
+
+
 def _compare(left: Tree, right: Tree, agree: Callable[[Any, Any, Any], bool]) -> bool | None:
     names = sorted(letters(left) | letters(right))
-    digits = POINT_DIGITS if names else CONSTANT_DIGITS
-    points = list(_points(names))
-    tolerance = mpmath.mpf(10) ** (20 - digits)
+    size = max(bits(left), bits(right))
+    if size >= MOST_BITS:
+        return None
+    digits = 2 * size * 3 // 10 + (POINT_DIGITS if names else CONSTANT_DIGITS)
+    agreement = size * 3 // 10 + (POINT_AGREEMENT if names else CONSTANT_AGREEMENT)
+    near = _points(names)
+    far = _far_points(names) if _bends(left) or _bends(right) else []
+    points = near + far
+    tolerance = mpmath.mpf(10) ** -agreement
     modes = [True] if _imaginary(left) or _imaginary(right) else [False, True]
     try:
         for allow_complex in modes:
             seen = 0
             for point in points:
-                pair = _pair(left, right, point, allow_complex, digits)
+                pair = _pair(left, right, point, allow_complex, digits, tolerate=point in far)
                 if pair is None:
                     continue
-                if not agree(*pair, tolerance):
+                with mpmath.workdps(digits):
+                    agreed, near_zero = agree(*pair, tolerance), abs(pair[0] - pair[1]) < tolerance
+                if not agreed:
+                    if not near_zero:
+                        return False
                     finer = _pair(left, right, point, allow_complex, 4 * digits)
-                    if not _noise(pair, finer, tolerance):
+                    if not _noise(finer, tolerance):
                         return False
                 seen += 1
             if seen >= min(ENOUGH, len(points)):
@@ -90,31 +110,34 @@ def _compare(left: Tree, right: Tree, agree: Callable[[Any, Any, Any], bool]) ->
 
 
 def _pair(
-    left: Tree, right: Tree, point: Point, allow_complex: bool, digits: int
+    left: Tree, right: Tree, point: Point, allow_complex: bool, digits: int, tolerate: bool = False
 ) -> tuple[Any, Any] | None:
+    """Both values; None where one is undefined, or too large and that is tolerated."""
     with mpmath.workdps(digits):
         try:
             return value(left, point, allow_complex), value(right, point, allow_complex)
         except (Undefined, ZeroDivisionError, ValueError):
             return None
+        except TooLarge:
+            if tolerate:
+                return None
+            raise
 
 
-def _noise(pair: tuple[Any, Any], finer: tuple[Any, Any] | None, tolerance: Any) -> bool:
+def _noise(finer: tuple[Any, Any] | None, tolerance: Any) -> bool:
     """A difference that vanishes with more digits is rounding about zero."""
-    if finer is None or abs(pair[0] - pair[1]) > tolerance:
-        return False
-    return bool(abs(finer[0] - finer[1]) < tolerance**4)
+    return finer is not None and bool(abs(finer[0] - finer[1]) < tolerance**4)
 
 
 def _agree(a: Any, b: Any, tolerance: Any) -> bool:
     return bool(a == b or abs(a - b) <= tolerance * max(abs(a), abs(b)))
 
 
-def _points(names: list[str]) -> Iterable[Point]:
+def _points(names: list[str]) -> list[Point]:
     if not names:
         return [{}]
     rng = random.Random("points")
-    points = []
+    points: list[Point] = []
     for index in range(POINTS):
         point = {}
         for name in names:
@@ -123,6 +146,30 @@ def _points(names: list[str]) -> Iterable[Point]:
             point[name] = (size if positive else -size) + (name == _BASE)
         points.append(point)
     return points
+
+
+def _far_points(names: list[str]) -> list[Point]:
+    """At each distance: all positive, all negative, mixed."""
+    rng = random.Random("far points")
+    points: list[Point] = []
+    for distance in FAR if names else ():
+        for signs in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
+            point = {}
+            for index, name in enumerate(names):
+                size = distance * (1 + mpmath.mpf(rng.randrange(8_192)) / 8_192)
+                point[name] = size if name == _BASE else signs[index % 2] * size
+            points.append(point)
+    return points
+
+
+def _bends(tree: Tree) -> bool:
+    """Whether it may be one analytic function here and another one there."""
+    kind, *parts = tree
+    bent = kind in _BENDING or (kind == "call" and parts[0] in _BENDING_CALLS)
+    if kind == "pow":  # whole powers and exponentials do not bend
+        whole = parts[1][0] == "num" and parts[1][1].denominator == 1
+        bent = not whole and parts[0][0] not in ("num", "const")
+    return bent or any(_bends(part) for part in parts if isinstance(part, tuple))
 
 
 def _imaginary(tree: Tree) -> bool:
@@ -195,6 +242,11 @@ def _named(tree: Tree, of: Callable[[Tree], Any]) -> Any:
             if max(abs(top), abs(bottom)) > LARGEST_FACTORIAL:
                 raise TooLarge
             return mpmath.binomial(top, bottom)
+        case (("max" | "min") as name, *parts):
+            found = [of(part) for part in parts]
+            if any(isinstance(x, mpmath.mpc) for x in found):
+                raise Undefined
+            return max(found) if name == "max" else min(found)
         case ("call", name, x):
             argument = of(x)
             if abs(argument) > mpmath.mpf(2) ** LARGEST_LOG2:

@@ -66,8 +66,23 @@ def _value(tree: Tree) -> Fraction:
             return Fraction(math.ceil(_value(x)))
         case ("log", base, x) if base is not None:
             return _logarithm(_value(base), _value(x))
+        case (("gcd" | "lcm" | "max" | "min") as name, *parts):
+            return _of_several(name, [_value(part) for part in parts])
         case _:
             raise NotRational
+
+
+def _of_several(name: str, values: list[Fraction]) -> Fraction:
+    if name in ("max", "min"):
+        return max(values) if name == "max" else min(values)
+    if any(value.denominator != 1 for value in values):
+        raise NotRational
+    if name == "gcd":
+        return Fraction(math.gcd(*(value.numerator for value in values)))
+    multiple = Fraction(1)
+    for value in values:
+        multiple = _bounded(Fraction(math.lcm(multiple.numerator, value.numerator)))
+    return multiple
 
 
 def _bounded(value: Fraction) -> Fraction:

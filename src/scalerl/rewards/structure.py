@@ -1,36 +1,35 @@
-r"""What kind of answer it is, and when two of a kind are equal.
+r"""What kind of answer it is.
 
-    formula      the same value
-    values       `1, 2`, `\{2, 1\}`, `1 or 2`, `\pm 1`, a union: the same members in any order
-    sequence     `(1, 2)`, `[2, 5)`, `\langle 1, 2\rangle`: same brackets, members in order
-    matrix       same shape, the same entries
-    relation     `x = 5`, `x > 2`, `2x + y = 3`: the same statement up to a constant factor
+    formula      everything that is none of these
+    values       `1, 2`, `\{2, 1\}`, `1 or 2`, `\pm 1`, a union
+    sequence     `(1, 2)`, `[2, 5)`, `\langle 1, 2\rangle`; intervals, however they are written
+    matrix       `\begin{pmatrix} … \end{pmatrix}`
+    relation     `x = 5`, `a > b`, `2x + y = 3`
 
-Members are compared by the same rules down to formulas, which the caller compares. The rules are
-written out in docs/rewards.md.
+Formulas stay tokens here. `agreement` says when two of a kind are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from scalerl.rewards.tokens import is_letter, is_word
+from scalerl.rewards.inequality import FLIPPED, Span, spans, without_points
+from scalerl.rewards.tokens import is_letter, is_number, is_word, words
 
 Tokens = tuple[str, ...]
-Equal = Callable[[Tokens, Tokens], bool]  # of two formulas
-SameStatement = Callable[[Tokens, Tokens, bool], bool]  # differences, whether the sign matters
 
-MOST_MEMBERS = 40
 DEEPEST = 6
 
 _OPEN = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", "{": "}"}
 _CLOSE = frozenset(_OPEN.values())
 _RELATIONS = frozenset(["=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\approx", r"\equiv"])
 _SEPARATORS = frozenset([",", ";", '"and', '"or'])
-_FLIPPED = {">": "<", r"\ge": r"\le"}
 _MATRICES = frozenset(["matrix", "pmatrix", "bmatrix", "array"])
 _REALS: Tokens = ("(", "-", r"\infty", ",", r"\infty", ")")
+_NAMES_OF_REALS = frozenset(['"R', '"all "real "numbers', '"all "reals', '"real "numbers'])
+_CALLED = words("f g h p q A E F G H N P Q S T V")  # in front of a parenthesis: a function
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class Formula:
 @dataclass(frozen=True, slots=True)
 class Values:
     members: tuple[Answer, ...]
+    written: Literal["list", "set", "union"] = "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,141 +75,123 @@ def read(tokens: Tokens, depth: int = 0) -> Answer:
     if depth > DEEPEST or not tokens:
         raise Unstructured
     written = " ".join(tokens)
-    if written == '"R':
+    if written in _NAMES_OF_REALS:
         tokens = _REALS
     if written in (r"\emptyset", r"\{ \}"):
-        return Values(())
-    tokens = _without_membership(tokens)
+        return Values((), "set")
     if r"\ldots" in tokens:  # a pattern is not taken apart
         raise Unstructured
     if parts := _split(tokens, _SEPARATORS):
-        members = [read(part, depth + 1) for part in parts]
-        if '"and' in tokens and any(isinstance(m, Ordered) and m.variable for m in members):
+        found = _values([read(part, depth + 1) for part in parts])
+        if '"and' in tokens and any(isinstance(m, Ordered) and m.variable for m in found.members):
             raise Unstructured  # x > 1 and x < 5 says less than each; x < 1 or x > 5 is a union
-        return _values(members)
+        return found
+    if tokens[2:] and is_letter(tokens[0]) and tokens[1] == r"\in":
+        return _of_variable(tokens[0], read(tokens[2:], depth + 1))
     if parts := _split(tokens, frozenset([r"\cup"])):
-        return _values([read(part, depth + 1) for part in parts])
+        return _union([read(part, depth + 1) for part in parts])
+    if tokens[0] == '"R' and tokens[2:] and tokens[1] in (r"\setminus", "-"):
+        return _reals_without(read(tokens[2:], depth + 1))
+    if tokens[2:] and is_letter(tokens[0]) and tokens[1] == "|" and tokens.count("|") == 1:
+        return _by_condition(tokens, depth)  # {x | x > 1} without its braces
     if relation := _relation(tokens, depth):
         return relation
     if tokens[0] == r"\{" and _closing(tokens) == len(tokens) - 1:
         inside = tokens[1:-1]
-        if "|" in inside or ":" in inside:  # a set given by a condition
-            raise Unstructured
+        if "|" in inside or ":" in inside:
+            return _by_condition(inside, depth)
         members = _split(inside, frozenset([",", ";"])) or [inside]
-        return _values([read(part, depth + 1) for part in members])
+        return replace(_values([read(part, depth + 1) for part in members]), written="set")
+    if tokens[0] + tokens[-1] in ("()", "[]") and _is_matrix(tokens[1:-1]):
+        tokens = tokens[1:-1]
     if sequence := _sequence(tokens, depth):
         return sequence
     if tokens[0].startswith(r"\begin:"):
         return _matrix(tokens, depth)
-    if r"\pm" in tokens or r"\mp" in tokens:
+    if _two_signs(tokens):
         return _values([Formula(_signed(tokens, sign)) for sign in ("+", "-")])
     return Formula(tokens[1:] if tokens[0] == "+" and len(tokens) > 1 else tokens)
 
 
-def _without_membership(tokens: Tokens) -> Tokens:
-    """`x \\in A` as A."""
-    named = len(tokens) > 2 and is_letter(tokens[0]) and tokens[1] == r"\in"
-    return tokens[2:] if named else tokens
-
-
-def equal(gold: Answer, answer: Answer, same: Equal, statement: SameStatement) -> bool:
-    """Whether the two answers are equal, formulas by `same`, equations by `statement`."""
-
-    def members(a: Sequence[Answer], b: Sequence[Answer]) -> bool:
-        return len(a) == len(b) and all(
-            equal(x, y, same, statement) for x, y in zip(a, b, strict=True)
-        )
-
-    gold, answer = _bare(gold, answer)
-    match gold, answer:
-        case Formula(a), Formula(b):
-            return same(a, b)
-        case Values(a), Values(b):
-            return _same_members(a, b, lambda x, y: equal(x, y, same, statement))
-        case Values(a), other:  # several ways to write one value
-            return bool(a) and all(equal(x, other, same, statement) for x in a)
-        case other, Values(b):
-            return bool(b) and all(equal(other, x, same, statement) for x in b)
-        case Ordered(brackets, a, name), Ordered(others, b, other):
-            named_alike = name == other or not (name and other)
-            return brackets == others and named_alike and members(a, b)
-        case Matrix(kind, a), Matrix(other, b):
-            return (
-                kind == other
-                and len(a) == len(b)
-                and all(members(x, y) for x, y in zip(a, b, strict=True))
-            )
-        case Relation(sign, a, b), Relation(other, c, d):
-            if sign != other:
-                return False
-            if same(a, c) and same(b, d):
-                return True
-            return statement(_difference(a, b), _difference(c, d), sign != "=")
-        case _:
-            return False
-
-
-def _difference(left: Tokens, right: Tokens) -> Tokens:
-    return ("(", *left, ")", "-", "(", *right, ")")
-
-
-def _bare(gold: Answer, answer: Answer) -> tuple[Answer, Answer]:
-    """Without a name that only one of the two states: `x = 5` answers `5`, `x=1, x=2` answers
-    `1, 2`. Two names stay and must agree."""
-    if _names(gold) and not _names(answer) and not isinstance(answer, Relation):
-        return _without_name(gold), answer
-    if _names(answer) and not _names(gold) and not isinstance(gold, Relation):
-        return gold, _without_name(answer)
-    return gold, answer
-
-
-def _names(answer: Answer) -> set[str]:
-    """The variable that `x = …` or all of `x = …, x = …` define; empty where there is none."""
+def _of_variable(name: str, answer: Answer) -> Answer:
+    """`x \\in A` as A, where A is an interval or a union of them one of x."""
     match answer:
-        case Relation("=", left, _) if _is_name(left):
-            return {" ".join(left)}
-        case Values(members) if members:
-            names = [_names(member) for member in members]
-            return names[0] if all(n == names[0] for n in names) else set()
-        case _:
-            return set()
-
-
-def _without_name(answer: Answer) -> Answer:
-    match answer:
-        case Relation("=", _, right):
-            return read(right)
+        case Ordered(variable=""):
+            return replace(answer, variable=name)
         case Values(members):
-            return Values(tuple(_without_name(member) for member in members))
+            return replace(answer, members=tuple(_of_variable(name, member) for member in members))
         case _:
             return answer
 
 
-def _is_name(tokens: Tokens) -> bool:
-    """`x`, `f(x)`, `f^{-1}(x)`, `\\text{area}`, `(x, y)`."""
+def is_name(tokens: Tokens) -> bool:
+    """`x`, `f(x)`, `f^{-1}(x)`, `f(2)`, `P(A)`, `\\text{area}`, `(x, y)`, `AB`, `\\angle ABC`."""
     first, *rest = tokens
     if not rest:
         return is_letter(first) or is_word(first)
     if first == "(" and tokens[-1] == ")":  # (x, y) = …
         return all(is_letter(t) or t == "," for t in tokens[1:-1])
+    if first == r"\angle" or tokens[:2] == ("m", r"\angle"):
+        return all(is_letter(t) for t in tokens if t != r"\angle")
+    if len(tokens) <= 4 and all(len(t) == 1 and t.isupper() for t in tokens):  # a segment, a figure
+        return True
+    if first in _CALLED and rest[0] == "(" and _closing(tuple(rest)) == len(rest) - 1:
+        return all(is_letter(t) or is_number(t) or t in (",", "-", "=") for t in rest[1:-1])
     call = len(tokens) >= 4 and tokens[-3] == "(" and is_letter(tokens[-2]) and tokens[-1] == ")"
     return call and is_letter(first)
 
 
-def _same_members(
-    a: Sequence[Answer], b: Sequence[Answer], same: Callable[[Answer, Answer], bool]
-) -> bool:
-    if max(len(a), len(b)) > MOST_MEMBERS:
-        return False
-    return all(any(same(x, y) for y in b) for x in a) and all(any(same(x, y) for x in a) for y in b)
-
-
-def _values(members: Sequence[Answer]) -> Answer:
-    """Members of members are members: {1, ±2} is {1, 2, −2}."""
+def _values(members: Sequence[Answer]) -> Values:
+    """Members of members are members: {1, ±2} is {1, 2, −2}; but {{1, 2}, 3} has two."""
     flat: list[Answer] = []
     for member in members:
-        flat += member.members if isinstance(member, Values) else [member]
+        if isinstance(member, Values) and member.written != "set":
+            flat += member.members
+        else:
+            flat.append(member)
     return Values(tuple(flat))
+
+
+def _union(parts: Sequence[Answer]) -> Values:
+    opened = [replace(part, written="list") if isinstance(part, Values) else part for part in parts]
+    return replace(_values(opened), written="union")
+
+
+def _reals_without(points: Answer) -> Answer:
+    """The union that is left of the reals. Raises Unstructured."""
+    if not isinstance(points, Values) or not all(isinstance(p, Formula) for p in points.members):
+        raise Unstructured
+    found = without_points([p.tokens for p in points.members if isinstance(p, Formula)])
+    if not found:
+        raise Unstructured
+    return _union([interval(span) for span in found])
+
+
+def _by_condition(inside: Tokens, depth: int) -> Answer:
+    """{x | x > 1} and {x | x < 1 or x > 5} as intervals. Raises Unstructured."""
+    bar = next(i for i, token in enumerate(inside) if token in ("|", ":"))
+    head, body = inside[:bar], inside[bar + 1 :]
+    if head[1:] not in ((), (r"\in", '"R')) or {",", ";", '"and'} & {*body}:
+        raise Unstructured
+    found = read(body, depth + 1)
+    match found:
+        case Relation(r"\ne", (name,), point) if (name,) == head[:1]:
+            return _reals_without(Values((Formula(point),)))
+        case Ordered():
+            pieces: tuple[Answer, ...] = (found,)
+        case Values(members):
+            pieces = members
+        case _:
+            raise Unstructured
+    bare = [replace(p, variable="") for p in pieces if isinstance(p, Ordered)]
+    if any(not isinstance(p, Ordered) or (p.variable,) != head[:1] for p in pieces):
+        raise Unstructured
+    return bare[0] if len(bare) == 1 else _union(bare)
+
+
+def interval(span: Span, depth: int = 0) -> Ordered:
+    ends = (read(span.low, depth + 1), read(span.high, depth + 1))
+    return Ordered(span.brackets, ends, span.variable)
 
 
 def _split(tokens: Tokens, separators: frozenset[str]) -> list[Tokens]:
@@ -261,6 +243,10 @@ def _sequence(tokens: Tokens, depth: int) -> Ordered | None:
     return Ordered(brackets, tuple(read(part, depth + 1) for part in parts))
 
 
+def _is_matrix(tokens: Tokens) -> bool:
+    return len(tokens) > 1 and tokens[0].startswith(r"\begin:") and r"\end:" in tokens[-1]
+
+
 def _matrix(tokens: Tokens, depth: int) -> Matrix:
     kind = tokens[0].removeprefix(r"\begin:")
     if tokens[-1] != rf"\end:{kind}" or kind not in _MATRICES | {"vmatrix"}:
@@ -283,44 +269,27 @@ def _relation(tokens: Tokens, depth: int) -> Answer | None:
     if not sides:
         return None
     signs = [token for _, token in _outside(tokens) if token in _RELATIONS]
-    if interval := _interval(sides, signs, depth):
-        return interval
+    if found := [interval(span, depth) for span in spans(sides, signs)]:
+        return found[0] if len(found) == 1 else Values(tuple(found))
     if len(sides) != 2:
-        if set(signs) == {"="} and _is_name(sides[0]):  # x = 2 + 3 = 5: every part is the value
+        if set(signs) == {"="} and is_name(sides[0]):  # x = 2 + 3 = 5: every part is the value
             return Values(tuple(Relation("=", sides[0], side) for side in sides[1:]))
         raise Unstructured
     left, right, sign = sides[0], sides[1], signs[0]
-    if sign in _FLIPPED:
-        left, right, sign = right, left, _FLIPPED[sign]
-    if sign == "=" and _is_name(right) and not _is_name(left):
+    if sign in FLIPPED:
+        left, right, sign = right, left, FLIPPED[sign]
+    if sign == "=" and _two_signs(tokens):
+        return _values([read(_signed(tokens, each), depth + 1) for each in ("+", "-")])
+    if sign == "=" and is_name(right) and not is_name(left):
         left, right = right, left
     return Relation(sign, left, right)
 
 
-def _interval(sides: list[Tokens], signs: list[str], depth: int) -> Ordered | None:
-    """x > 5 is (5, ∞), and 1 < x ≤ 2 is (1, 2]."""
-    rising = all(sign in ("<", r"\le") for sign in signs)
-    falling = all(sign in (">", r"\ge") for sign in signs)
-    if not rising and not falling:
-        return None
-    if falling:
-        sides, signs = sides[::-1], [_FLIPPED[sign] for sign in reversed(signs)]
-    open_ = lambda sign: sign == "<"  # noqa: E731
-    low: Tokens = ("-", r"\infty")
-    high: Tokens = (r"\infty",)
-    match sides:
-        case [a, (name,), b] if is_letter(name):
-            left, right, low, high = open_(signs[0]), open_(signs[1]), a, b
-        case [(name,), b] if is_letter(name):
-            left, right, high = True, open_(signs[0]), b
-        case [a, (name,)] if is_letter(name):
-            left, right, low = open_(signs[0]), True, a
-        case _:
-            return None
-    if any(is_letter(t) and t == name for t in (*low, *high)):
-        return None
-    brackets = ("(" if left else "[") + (")" if right else "]")
-    return Ordered(brackets, (read(low, depth + 1), read(high, depth + 1)), name)
+def _two_signs(tokens: Tokens) -> bool:
+    """Whether it stands for two values. Raises Unstructured: ±1 ± 2 may mean two or four."""
+    if tokens.count(r"\pm") > 1 or tokens.count(r"\mp") > 1:
+        raise Unstructured
+    return r"\pm" in tokens or r"\mp" in tokens
 
 
 def _signed(tokens: Tokens, sign: str) -> Tokens:

@@ -1,6 +1,6 @@
 r"""Whether two answers are equal, by all rules. Runs in a worker that can be killed.
 
-    same tokens → kind of answer (`structure`) → formulas: exact value → value to 40 digits
+    same tokens → kind of answer (`structure`) → formulas: exact value → value to 50 digits
                 → math-verify, for sums, integrals, limits and unknown functions only
 
 math-verify's own word is never enough: it reads fragments and rounds. It is asked about formulas
@@ -12,10 +12,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from scalerl.rewards.expression import LONGEST, Tree, parse
-from scalerl.rewards.numeric import proportional, same_value
-from scalerl.rewards.rational import evaluate, exact_value
-from scalerl.rewards.structure import Unstructured, equal, read
+from scalerl.rewards.agreement import equal
+from scalerl.rewards.expression import LONGEST, parse
+from scalerl.rewards.numeric import proportional, same_value, variables
+from scalerl.rewards.rational import exact_value
+from scalerl.rewards.structure import Unstructured, read
 from scalerl.rewards.tokens import is_letter, is_number, is_word, tokenize, words
 from scalerl.rewards.units import without_letter, without_unit
 
@@ -66,13 +67,9 @@ def _same_value(gold: Tokens, answer: Tokens) -> bool:
 
 def _same_statement(gold: Tokens, answer: Tokens, positive: bool) -> bool:
     left, right = parse(gold), parse(answer)
-    if left is None or right is None or _constant(left) or _constant(right):
+    if left is None or right is None or not (variables(left) and variables(right)):
         return False
     return bool(proportional(left, right, positive=positive))
-
-
-def _constant(tree: Tree) -> bool:
-    return evaluate(tree) is not None
 
 
 def _by_math_verify(gold: Tokens, answer: Tokens) -> bool:

@@ -22,7 +22,7 @@ CHARACTERS = {
     "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "ℝ": r"\mathbb{R}", "π": r"\pi ", "θ": r"\theta ",
     "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ",
     "φ": r"\phi ", "ω": r"\omega ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u200b": "",
-    "£": r"\$", "€": r"\$",
+    "£": r"\text{pound}", "€": r"\text{euro}",
 }  # fmt: skip
 _RAISED = {"⁰": "0", "¹": "1", "²": "2", "³": "3", "⁴": "4", "⁵": "5", "⁶": "6", "⁷": "7",
            "⁸": "8", "⁹": "9", "⁻": "-"}  # fmt: skip
@@ -37,7 +37,7 @@ def words(text: str) -> frozenset[str]:
 IGNORED = words(
     r"\left \right \big \Big \bigl \bigr \Bigl \Bigr \bigg \Bigg \displaystyle \textstyle "
     r"\limits \nolimits \mathstrut \quad \qquad \, \; \: \! \> \/ "
-    r"\boxed \fbox"
+    r"\boxed \fbox \underline \bf \rm \it \bfseries \large \Large \LARGE \huge \Huge \small"
 ) | {"\\ "}
 SYNONYMS = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\cdot": "*", r"\times": "*",
@@ -49,6 +49,8 @@ SYNONYMS = {
     r"\varphi": r"\phi", r"\varepsilon": r"\epsilon", r"\lparen": "(", r"\rparen": ")",
     r"\colon": ":", r"\arcsin": r"\asin", r"\arccos": r"\acos", r"\arctan": r"\atan",
     r"\prime": "'", r"\backslash": r"\setminus", r"\land": '"and', r"\lor": '"or',
+    r"\bigcup": r"\cup", r"\bigcap": r"\cap", r"\gcd": '"gcd', r"\lcm": '"lcm', r"\max": '"max',
+    r"\min": '"min',
 }  # fmt: skip
 FONTS = words(
     r"\text \textbf \textit \textrm \texttt \mathrm \mathbf \mathit \mathsf \mbox \operatorname "
@@ -56,9 +58,11 @@ FONTS = words(
 )
 FUNCTIONS = words("sin cos tan cot sec csc asin acos atan sinh cosh tanh ln log exp sqrt")
 GREEK = words("pi theta alpha beta gamma delta lambda mu phi omega infty infinity")
-WORDS = words("yes no true odd even not and or none in cm mm km kg ft mph cup lbs")
+WORDS = words("yes no true odd even not and or none in cm mm km kg ft mph cup lbs gcd lcm max min")
 
-_GREEK_LETTERS = GREEK - {"pi", "infty", "infinity"}
+_GREEK_LETTERS = (GREEK - {"pi", "infty", "infinity"}) | words(
+    "epsilon zeta eta kappa nu xi rho sigma tau chi psi Delta Gamma Omega Phi Psi Sigma Theta"
+)
 _ACCENTS = words(r"\hat \vec \bar \tilde \dot")
 _THOUSANDS = re.compile(r"(?<!,)\d{1,3}(?:(?:\{,\}|,\\!|\\,|,)\d{3})+(?!,?\d)(?:\.\d+)?")
 _SPACED = re.compile(r"[1-9]\d{0,2}(?:(?:\\ | )\d{3})+(?! ?\d)(?:\.\d+)?")
@@ -66,7 +70,13 @@ _REPEATING = re.compile(r"(\d*\.\d*)\\(?:overline|bar|dot)(?:\{(\d+)\}|(\d))")
 _NUMBER = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?")
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 _LETTERS = re.compile(r"[a-zA-Z]+")
-_GROUP = re.compile(r"\s*\{([^{}]*)\}")
+_GROUP = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?:, ?(?:and |or )?| and | or )\(?[A-Z]\)?)+")
+_CLOCK = re.compile(
+    r"(\d:\d\d)(?:\s|~|\\[ ,;:])*(?:([ap])\.?m|\\(?:text|mathrm)\{\s*([ap])\.?m\.?\s*\})\Z",
+    re.IGNORECASE,
+)
+_TRAILING = re.compile(r"(?:\\[,;:!> ]|\\q?quad|(?<!\\)~|(?<![.\\])[.,;])\Z")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _INTEGER = re.compile(r"-?\d+")
 _DIGRAPHS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne", "**": "^", "==": "="}
@@ -80,16 +90,18 @@ def tokenize(text: str) -> tuple[str, ...]:
     text = unwrapped(text)
     if _INTEGER.fullmatch(text):
         return ("-", text[1:]) if text[0] == "-" else (text,)
-    return tuple(_without_braces(_raw_tokens(_characters(text))))
+    text = _CLOCK.sub(r"\1\\text{\2\3m}", text)
+    tokens = _without_braces(_raw_tokens(_characters(text)))
+    return tuple(tokens[1:] if tokens[:1] == ["="] else tokens)
 
 
 def unwrapped(text: str) -> str:
-    """Without the mathematics delimiters around it, and a full stop or comma after it."""
+    """Without the mathematics delimiters around it, and space, full stop or comma after it."""
     while True:
         text = text.strip()
         before = text
-        if text[-1:] in (".", ",", ";") and not text.endswith("..."):
-            text = text[:-1].rstrip()
+        if trailing := _TRAILING.search(text, max(0, len(text) - 6)):
+            text = text[: trailing.start()].rstrip()
         for opening, closing in _WRAPPERS:
             inner = text[len(opening) : len(text) - len(closing)]
             if (
@@ -120,6 +132,7 @@ def is_letter(token: str) -> bool:
 
 def _characters(text: str) -> str:
     """Characters of other alphabets as the LaTeX they stand for; powers and indices as such."""
+    text = text.replace("{.}", ".")
     if text.isascii():
         return text
     text = re.sub(
@@ -181,6 +194,8 @@ def _command(text: str, at: int) -> tuple[list[str], int]:
         return [], end
     if name in FONTS and (group := _GROUP.match(text, end)):
         return _font(name, group[1]), group.end()
+    if name in (r"\color", r"\textcolor") and (group := _GROUP.match(text, end)):
+        return [], group.end()
     if name in (r"\begin", r"\end") and (group := _GROUP.match(text, end)):
         return [f"{name}:{group[1].strip()}"], group.end()
     if name in (r"\mathbb", r"\mathcal") and (group := _GROUP.match(text, end)):
@@ -196,13 +211,25 @@ def _font(name: str, inside: str) -> list[str]:
     inside = re.sub(r"\\[ ,;:!]|~", " ", inside).strip()
     if choice := re.fullmatch(r"\(?([A-Z])\)?", inside):
         return [choice[1]]
+    if celsius := re.fullmatch(r"(?:\\degree|\^?\\circ) ?([CF])", inside):
+        return [r"\degree", celsius[1]]
+    if _CHOICES.fullmatch(inside):
+        return _raw_tokens(inside.replace("(", "").replace(")", ""))
     if inside in ("e", "i", "d") and name != r"\text":
         return [inside]
     if inside in FUNCTIONS:
         return ["\\" + inside]
     if not re.search(r"[a-zA-Z]", inside) or name in (r"\mathbf", r"\boldsymbol", r"\bm"):
         return _raw_tokens(inside)
-    return ['"' + word.rstrip(".") for word in inside.casefold().split()]
+    tokens: list[str] = []
+    for word in inside.casefold().split():
+        if not re.search("[a-z]", word):
+            tokens += _raw_tokens(word)
+            continue
+        unit, _, power = word.partition("^")  # cm^2
+        tokens.append('"' + unit.rstrip("."))
+        tokens += ["^", *_raw_tokens(power)] if power else []
+    return tokens
 
 
 def _letters(text: str, at: int) -> tuple[list[str], int]:
@@ -236,6 +263,8 @@ def _without_braces(tokens: list[str]) -> list[str]:
         index = is_number(token) or is_letter(token)
         if index and len(joined) >= 2 and joined[-1] == "_" and is_letter(joined[-2]):
             joined[-2:] = [f"{joined[-2]}_{token}"]
+        elif token in ("o", '"o') and joined[-1:] == ["^"]:  # 90^o
+            joined.append(r"\degree")
         elif joined and joined[-1] in _ACCENTS and is_letter(token):
             joined[-1] = f"{token}_{joined[-1][1:]}"
         else:

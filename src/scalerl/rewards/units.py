@@ -9,15 +9,23 @@ from __future__ import annotations
 import re
 
 from scalerl.rewards.expression import SCALES
-from scalerl.rewards.tokens import is_number, is_word, words
+from scalerl.rewards.tokens import is_letter, is_number, is_word, words
 
 Tokens = tuple[str, ...]
 
 MOST_WORDS = 3
 _NO_UNIT = frozenset(SCALES) | words(
-    "or and not is are if less more least most than mod base half per between about none no to "
-    "approximately minus plus times yes true false even odd"
+    "or and not is are if less more least most than mod modulo base per between about none no to "
+    "approximately minus plus times yes true false even odd negative squared cubed factorial "
+    "doubled tripled inverse reciprocal point below bc bce prime complement transpose transposed "
+    "conjugate over choose divided except gcd lcm max wrong "
+    "half halves third thirds fourth fourths fifth fifths sixth sixths seventh sevenths eighth "
+    "eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths millionth "
+    "millionths zero one two three four five six seven eight nine ten eleven twelve fifteen "
+    "twenty thirty forty fifty sixty seventy eighty ninety tens hundreds thousands millions "
+    "billions trillions dozens score gross lakh crore"
 )
+_CURRENCIES = {'"$': "dollar", '"euro': "euro", '"pound': "pound"}
 _WORD = re.compile(r"[a-z./ ]+")
 
 
@@ -26,14 +34,17 @@ def without_unit(tokens: Tokens) -> tuple[Tokens, str]:
 
     A unit is a word; letters of mathematics italics are variables, never units.
     """
-    if len(tokens) > 1 and tokens[0] == '"$':
-        return tokens[1:], "dollar"
+    sign = 1 if "-" in tokens[:1] else 0
+    if len(tokens) > sign + 1 and tokens[sign] in _CURRENCIES:
+        return tokens[:sign] + tokens[sign + 1 :], _CURRENCIES[tokens[sign]]
     if len(tokens) > 2 and tokens[-2:] == ("^", r"\degree"):
         return tokens[:-2], "degree"
     if len(tokens) > 1 and tokens[-1] == r"\degree":
         return tokens[:-1], "degree"
     end, power, per = len(tokens), "", ""
     if len(tokens) > 3 and tokens[-2] == "/" and is_word(tokens[-3]):  # 60 km/h
+        if is_number(tokens[-1]):
+            return tokens, ""
         end, per = end - 2, "/" + tokens[-1].lstrip('"')
     elif len(tokens) > 3 and tokens[-2] == "^" and is_number(tokens[-1]):
         end, power = len(tokens) - 2, tokens[-1]
@@ -42,6 +53,8 @@ def without_unit(tokens: Tokens) -> tuple[Tokens, str]:
         while start > 1 and is_word(tokens[start - 1]):
             start -= 1
         words = " ".join(token[1:] for token in tokens[start:end]).split()
+        if is_letter("".join(tokens[:start])) and _unit("".join(words)) not in _UNITS.values():
+            return tokens, ""  # a choice and a word: `A only`
         if len(words) <= MOST_WORDS and not _NO_UNIT.intersection(words) and _plain(words):
             return tokens[:start], _unit("".join(words)) + power + per
     return tokens, ""
