@@ -4,8 +4,8 @@
                      ▲                    ├─▶ exit 1, 2: failed, with the reason it printed
                      └── ended by a signal┘   (resumed, RETRIES times)
 
-A run holds the lock of its folder through an inherited descriptor for as long as it lives, so that
-a runner that was killed finds its orphans, ends them, and resumes their runs.
+A run is asked to end when its runner is gone, and holds the lock of its folder for as long as it
+lives: the next runner waits for that, ends what does not end by itself, and resumes it.
 """
 
 from __future__ import annotations
@@ -193,11 +193,11 @@ class Runner:
         ]
         if (folder / "config.toml").is_file():
             words.append("--resume")
+        self.state.update(  # before it starts: a runner killed in between leaves nothing unseen
+            row.variant, row.seed, state="running", reason="", pid=None, attempts=row.attempts + 1
+        )
         process = self.place.start(words, log=folder / LOG, lock=_lock_file(folder))
-        self.state.update(
-            row.variant, row.seed, state="running", reason="", pid=process.pid,
-            attempts=row.attempts + 1,
-        )  # fmt: skip
+        self.state.update(row.variant, row.seed, pid=process.pid)
         self._children.append(
             Child(row=row, process=process, began=self.clock(), seconds_before=row.seconds)
         )

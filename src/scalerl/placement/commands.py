@@ -1,20 +1,27 @@
 """Commands as processes of their own: here, or wherever a place puts them.
 
 A command holds the lock of its folder through an inherited descriptor for as long as it lives, so
-that whoever comes after a crash can tell whether it still works.
+that whoever comes after a crash can tell whether it still works. On Linux it gets SIGTERM when the
+thread that started it is gone, killed or not: nothing works on unseen.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from scalerl.errors import RunError
+from scalerl.placement.local import PR_SET_PDEATHSIG
+
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Command(Protocol):
@@ -62,13 +69,11 @@ def start_here(
     log: Path,
     lock: Path,
     patience_s: float = 0.0,
-    before: Callable[[], None] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own, holding `lock`.
 
     Args:
         patience_s: an earlier process gets so long to end and let go of the lock.
-        before: runs in the new process first.
 
     Raises:
         RunError: another process holds the lock.
@@ -83,10 +88,16 @@ def start_here(
         with log.open("ab") as out:
             return subprocess.Popen(
                 list(words), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment(),
-                start_new_session=True, pass_fds=(held,), preexec_fn=before,
+                start_new_session=True, pass_fds=(held,), preexec_fn=_end_with_starter,
             )  # fmt: skip
     finally:
         os.close(held)
+
+
+def _end_with_starter() -> None:
+    """In the new process, before its program begins."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def try_lock(descriptor: int) -> bool:

@@ -4,13 +4,12 @@
     poll, signals  ─▶ the actor's answers; a machine that is lost reads as SIGKILL
 
 Folders have to be on a file system that every machine mounts at the same path, as the Python that
-runs this has to be. When the actor dies, because its driver did or its machine, the kernel asks
-the command to end with SIGTERM, so that a run writes its checkpoint.
+runs this has to be. When the actor dies, because its driver did, the kernel asks the command to end
+with SIGTERM, so that a run writes its checkpoint.
 """
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import subprocess
 import time
@@ -20,9 +19,7 @@ from typing import Any
 
 from scalerl.errors import InputError, RunError
 from scalerl.placement.commands import start_here
-from scalerl.placement.local import PR_SET_PDEATHSIG
 
-LIBC = ctypes.CDLL(None)
 LOOK_S = 0.05
 """An answer of an actor is waited for so long in one look."""
 END_S = 60.0
@@ -72,9 +69,7 @@ class Seat:
         self._refused = ""
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._process = start_here(
-                words, log=log, lock=lock, patience_s=END_S, before=_end_with_actor
-            )
+            self._process = start_here(words, log=log, lock=lock, patience_s=END_S)
         except (RunError, OSError) as error:
             self._refused = str(error)
 
@@ -85,11 +80,6 @@ class Seat:
     def send_signal(self, number: int) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-
-
-def _end_with_actor() -> None:
-    """In the command, before it begins: SIGTERM when the thread that started it is gone."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 class RayCommand:

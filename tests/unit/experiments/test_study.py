@@ -25,6 +25,7 @@ from scalerl.experiments.study_file import Study, load_study
 from scalerl.experiments.study_progress import last_words, overview, time_left
 from scalerl.experiments.study_runner import Runner
 from scalerl.experiments.study_state import RunRow, StudyState, at_work
+from scalerl.placement.commands import start_here
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_scalerl.py")))
 TWO = "seeds = [0, 1]\n[variants.cap8]\nloss.ratio_max = 8\n"
@@ -202,7 +203,7 @@ conduct(load_study(Path(sys.argv[1])), Path(sys.argv[2]), print, jobs=2, command
 """
 
 
-def test_a_killed_runner_leaves_orphans_that_the_next_one_ends_and_resumes(tmp_path):
+def test_the_runs_of_a_killed_runner_end_and_the_next_one_resumes_them(tmp_path):
     study = make(tmp_path, TWO)
     folder = tmp_path / "s"
     runner = subprocess.Popen(
@@ -218,7 +219,6 @@ def test_a_killed_runner_leaves_orphans_that_the_next_one_ends_and_resumes(tmp_p
     runner.wait()
     orphans = [r.pid for r in rows(folder).values() if r.state == "running"]
     assert len(orphans) == 2
-    assert all(alive(pid) for pid in orphans if pid)
     _, said = conduct(study, folder, jobs=2)
     assert not any(alive(pid) for pid in orphans if pid)
     assert sum("was interrupted" in s for s in said) == 2
@@ -226,6 +226,22 @@ def test_a_killed_runner_leaves_orphans_that_the_next_one_ends_and_resumes(tmp_p
     assert {r.state for r in found.values()} == {"done"}
     assert found["scalerl/seed-0"].attempts == 2
     assert found["cap8/seed-0"].attempts == 1
+
+
+def test_an_orphan_that_no_table_knows_is_waited_for(tmp_path):
+    """The runner was killed before it wrote down whom it had started."""
+    study, folder = make(tmp_path, TWO), tmp_path / "s"
+    conduct(study, folder, until="run")
+    state = StudyState(folder)
+    state.update("cap8", 1, state="running", pid=None)
+    state.close()
+    orphan = start_here(["sleep", "1"], log=tmp_path / "log", lock=folder / "cap8/.seed-1.lock")
+    began = time.monotonic()
+    _, said = conduct(study, folder, until="run")
+    assert time.monotonic() - began > 0.5
+    assert orphan.wait() == 0
+    assert any("cap8/seed-1: was interrupted" in s for s in said)
+    assert rows(folder)["cap8/seed-1"].state == "done"
 
 
 def alive(pid: int) -> bool:
