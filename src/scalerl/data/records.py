@@ -156,6 +156,7 @@ def read_dataset(name: str, *, subset: str, split: str, streaming: bool) -> Iter
     """
     try:
         import datasets
+        from datasets.exceptions import DatasetsError
     except ModuleNotFoundError:
         raise InputError(f"{name}: needs datasets: pip install 'scalerl[data]'") from None
     try:
@@ -164,16 +165,13 @@ def read_dataset(name: str, *, subset: str, split: str, streaming: bool) -> Iter
             rows = opened[split] if isinstance(opened, Mapping) else opened
         else:
             rows = datasets.load_dataset(name, subset or None, split=split, streaming=streaming)
-    except (
-        *(OSError, ValueError, KeyError, RuntimeError),
-        datasets.exceptions.DatasetsError,
-    ) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, DatasetsError) as error:
         raise InputError(f"{name}: cannot be opened (split {split!r}): {error}") from None
     number = 0
     try:
         for number, fields in enumerate(rows, start=1):
             yield Row(file=name, line=number, fields=fields)
-    except (datasets.exceptions.DatasetsError, ValueError, TypeError) as error:
+    except (DatasetsError, ValueError, TypeError) as error:
         raise InputError(
             f"{name}: unreadable after row {number} ({error}): download its files and give their "
             "folder, which is read without typing columns"

@@ -1,22 +1,24 @@
 """From sources to prompts: read, check, split, mix. Every fault is reported, none passed over.
 
-files, hub, generators ─rows→ candidates ─→ one each ─→ training | held out ─→ mixed by weight
-                                 └──────────┴── problems ──┘
+files, hub, generators, tasksets ─→ candidates ─→ one each ─→ training | held out ─→ mixed
+                                 └───────┴── problems ──┘
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from scalerl.config.schema import Source
-from scalerl.data.candidates import Candidate, read_source
+from scalerl.data.candidates import Candidate, read_rows
 from scalerl.data.contamination import near_problems
+from scalerl.data.generators import CHAIN, GYM, read_chain, read_reasoning_gym
 from scalerl.data.overlap import is_heldout, overlaps
 from scalerl.data.problems import Problem, report
 from scalerl.data.template import Tokenizer, opens_thinking
+from scalerl.data.verifiers import VERIFIERS, read_taskset
 from scalerl.errors import InputError
 from scalerl.messages import Prompt
 
@@ -25,7 +27,7 @@ from scalerl.messages import Prompt
 class TaskReward:
     """How the answers of a task are checked."""
 
-    reward: str  # math, exact, code, reasoning_gym, or package.module:function
+    reward: str  # math, exact, code, reasoning_gym, verifiers, or package.module:function
     threshold: float = 1.0  # a score of at least this is correct
 
 
@@ -109,12 +111,40 @@ def _read(
     candidates: list[Candidate] = []
     problems: list[Problem] = []
     for source in sources:
-        for item in read_source(source, tokenizer, max_prompt_tokens):
+        for item in _read_source(source, tokenizer, max_prompt_tokens):
             if isinstance(item, Problem):
                 problems.append(item)
             else:
                 candidates.append(item)
     return candidates, problems
+
+
+def _read_source(
+    source: Source, tokenizer: Tokenizer, max_prompt_tokens: int
+) -> Iterator[Candidate | Problem]:
+    """Candidates and problems of a source, in its own order.
+
+    Raises:
+        InputError: the source as a whole cannot be read.
+    """
+    if source.path.partition("?")[0] == CHAIN:
+        found: Iterator[Candidate | Problem] = read_chain(source, tokenizer)
+    elif source.path.startswith(GYM):
+        found = read_reasoning_gym(source, tokenizer)
+    elif source.path.startswith(VERIFIERS):
+        found = read_taskset(source, tokenizer)
+    else:
+        found = read_rows(source, tokenizer)
+    for item in found:
+        if isinstance(item, Candidate) and len(item.prompt.token_ids) > max_prompt_tokens:
+            text = (
+                f"{len(item.prompt.token_ids)} tokens with the chat template, the limit is "
+                f"{max_prompt_tokens}: remove it or raise data.max_prompt_tokens (a question is "
+                "never cut: without its end it is another)"
+            )
+            yield item.problem("error", "prompt too long", text)
+        else:
+            yield item
 
 
 def _side(candidate: Candidate, share: float) -> bool:

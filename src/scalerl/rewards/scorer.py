@@ -1,7 +1,7 @@
 """The one door to every reward: completions go in, outcomes come out, slow checks run beside.
 
     submit(ticket, prompt, text) ─▶ told at once: exact, no answer, same text, numbers
-                                 └▶ worker processes: formulas, reasoning-gym, plug-ins
+                                 └▶ worker processes: formulas, reasoning-gym, verifiers, plug-ins
                                  └▶ sandboxes: code
     collect() ─▶ [(ticket, outcome, score), …] in any order, each ticket once
 
@@ -24,14 +24,17 @@ from scalerl.errors import InputError
 from scalerl.messages import Prompt
 from scalerl.rewards.code import CodePool
 from scalerl.rewards.exact import Outcome, exact_outcome
-from scalerl.rewards.extraction import Mode, final_answer
+from scalerl.rewards.extraction import THINK, THINK_END, Mode, final_answer, solution_part
 from scalerl.rewards.gold_check import code_tests
 from scalerl.rewards.math import PRELOAD, math_job, quick_outcome
+from scalerl.rewards.worker import TASKSET
 from scalerl.rewards.workers import Verdict, Workers
 
-BUILT_IN = ("exact", "math", "code", "reasoning_gym")
-TRIED = 3  # entries of each reasoning-gym data set that are tried before a run
-JUNK = ("", "I do not know.", "?", "<answer></answer>")
+BUILT_IN = ("exact", "math", "code", "reasoning_gym", "verifiers")
+FOREIGN = ("reasoning_gym", "verifiers")  # scorers of other people, tried before a run
+TRIED = 10  # entries of each of their data sets
+JUNK = ("", "I do not know.", "?", "<answer></answer>", r"\boxed{}")
+STATED = ("{}", r"\boxed{{{}}}", "<answer>{}</answer>", "Answer: {}")  # a right answer, as said
 POLL_S = 0.01
 
 _OUTCOMES = frozenset(get_args(Outcome))
@@ -54,7 +57,7 @@ class Collected(NamedTuple):
 class Check:
     """How the answers of a task are checked."""
 
-    reward: str  # exact, math, code, reasoning_gym, or package.module:function
+    reward: str  # exact, math, code, reasoning_gym, verifiers, or package.module:function
     threshold: float = 1.0  # a score of at least this is correct
 
 
@@ -64,7 +67,7 @@ class Scorer:
     Args:
         checks: how each task is checked.
         details: by prompt id, what a reward needs beside the gold answer: `golds`, `tests`, or a
-            reasoning-gym entry.
+            entry of a reasoning-gym data set or verifiers taskset.
         thinking_open: the chat template has opened the thinking before the completion begins.
         limit_s: seconds a check may take in a worker before it is killed: outcome `timeout`.
 
@@ -97,6 +100,8 @@ class Scorer:
         rewards = {check.reward for check in checks.values()}
         preload = (*(PRELOAD if "math" in rewards else ()),)
         preload += ("reasoning_gym",) if "reasoning_gym" in rewards else ()
+        tasksets = {d["taskset"] for d in self._details.values() if "taskset" in d}
+        preload += tuple(f"{TASKSET}{name}" for name in sorted(tasksets))
         self._workers = Workers(
             count=workers, limit_s=limit_s, memory_bytes=memory_bytes, preload=preload
         )
@@ -192,7 +197,8 @@ class Scorer:
                     )
 
     def try_entries(self, prompts: list[Prompt]) -> None:
-        """Give the scorers of these reasoning-gym prompts empty, junk and right answers.
+        """Give the scorers of these reasoning-gym and verifiers prompts empty, junk and right
+        answers, `TRIED` prompts of each task.
 
         Raises:
             InputError: junk reaches the threshold, or the right answer does not.
@@ -200,19 +206,33 @@ class Scorer:
         tried: Counter[str] = Counter()
         for prompt in prompts:
             check = self._checks[prompt.task]
-            if check.reward != "reasoning_gym" or tried[prompt.task] >= TRIED:
-                continue
-            tried[prompt.task] += 1
-            for answer in (*JUNK, prompt.answer):
-                score = self._workers.check(self._entry_job(prompt, answer)).get("score", 0.0)
-                right = answer == prompt.answer
-                if (score >= check.threshold) != right:
-                    said = "its own answer" if right else "nonsense"
-                    raise InputError(
-                        f"task {prompt.task!r}: reasoning-gym gives {said} ({answer!r}) {score:g} "
-                        f"at a threshold of {check.threshold:g}, for {prompt.text[:60]!r}: choose "
-                        "another threshold or another data set"
-                    )
+            if check.reward in FOREIGN and tried[prompt.task] < TRIED:
+                tried[prompt.task] += 1
+                self._try_entry(prompt, check)
+
+    def _try_entry(self, prompt: Prompt, check: Check) -> None:
+        """One entry: nonsense must stay below the threshold, the right answer reach it in one of
+        the ways in which it may be stated. Where none is known, only nonsense is tried."""
+        foreign = check.reward == "verifiers"
+        right = [form.format(prompt.answer) for form in (STATED if foreign else STATED[:1])]
+        tries = [(answer, False) for answer in JUNK if answer not in right]
+        if prompt.answer:
+            tries += [(answer, True) for answer in right]
+        said: dict[bool, tuple[float, str, str]] = {}  # the best score of both kinds
+        for answer, is_right in tries:
+            job = self._task_job if foreign else self._entry_job
+            verdict = self._workers.check(job(prompt, answer))
+            told = (verdict.get("score", 0.0), answer, verdict.get("reason", ""))
+            said[is_right] = max(said.get(is_right, told), told, key=lambda t: t[0])
+        for is_right, (score, answer, reason) in said.items():
+            if (score >= check.threshold) != is_right:
+                raise InputError(
+                    f"task {prompt.task!r}: {check.reward.replace('_', '-')} gives "
+                    f"{'its own answer' if is_right else 'nonsense'} ({answer!r}) {score:g} at a "
+                    f"threshold of {check.threshold:g}, for {prompt.text[:60]!r}"
+                    f"{f' ({reason})' if reason else ''}: choose another threshold or another "
+                    "data set"
+                )
 
     def close(self) -> None:
         """End workers and sandboxes; what is pending ends as `error`."""
@@ -238,6 +258,8 @@ class Scorer:
                 return self._math(prompt, text)
             case "reasoning_gym":
                 return self._entry(prompt, text, check)
+            case "verifiers":
+                return self._taskset(prompt, text, check)
             case "code":
                 return self._program(prompt, text)
             case path:
@@ -270,6 +292,18 @@ class Scorer:
     def _entry_job(self, prompt: Prompt, answer: str) -> dict[str, Any]:
         detail = dict(self._details.get(prompt.id, {}))
         return {"kind": "reasoning_gym", "detail": detail, "answer": answer}
+
+    def _taskset(self, prompt: Prompt, text: str, check: Check) -> Future[Checked]:
+        """The whole solution is judged: a taskset extracts the answer as it likes."""
+        answer = solution_part(text, thinking_open=self._thinking_open)
+        if answer is None or not answer.strip():
+            return _told("no_answer")
+        thinking = text[: len(text) - len(answer)].removeprefix(THINK).removesuffix(THINK_END)
+        return self._ask(self._task_job(prompt, answer, thinking), check.threshold)
+
+    def _task_job(self, prompt: Prompt, answer: str, thinking: str = "") -> dict[str, Any]:
+        detail = {n: self._details[prompt.id][n] for n in ("taskset", "settings", "data")}
+        return {"kind": "verifiers", "detail": detail, "thinking": thinking, "answer": answer}
 
     def _program(self, prompt: Prompt, text: str) -> Future[Checked]:
         assert self._code is not None

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 Job = dict[str, Any]
 
 NICE = 5  # training goes first where the cores are shared
+TASKSET = "verifiers:"  # before the name of one that is to be imported
 CPU_MARGIN_S = 5  # beyond a job's limit, after which the kernel ends the process
 
 
@@ -34,6 +35,10 @@ def answer(job: Job) -> dict[str, Any]:
                 from scalerl.rewards.reasoning import entry_score
 
                 return {"score": entry_score(job["detail"], job["answer"])}
+            case "verifiers":
+                from scalerl.rewards.verifiers import task_score
+
+                return {"score": task_score(job["detail"], job["thinking"], job["answer"])}
             case "plugin":
                 return _plugin(job)
             case "load":
@@ -86,7 +91,13 @@ def main() -> None:
 
 
 def _load(module: str) -> None:
+    """Import what jobs will need: a module, or a taskset as `verifiers:NAME`."""
     try:
+        if module.startswith(TASKSET):
+            from scalerl.rewards.verifiers import warm
+
+            warm(module.removeprefix(TASKSET))
+            return
         importlib.import_module(module)
     except ModuleNotFoundError:  # an extra that is not installed is not asked for either
         return

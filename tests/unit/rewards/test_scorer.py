@@ -148,6 +148,22 @@ def test_reasoning_gym_is_scored_by_its_own_scorer_after_a_trial():
         scorer.try_entries([prompt("c", entry["answer"])])
 
 
+@needs_gym
+def test_ten_entries_of_a_data_set_are_tried_and_no_more():
+    import reasoning_gym
+
+    settings = {"size": 11, "seed": 0}
+    entries = list(reasoning_gym.create_dataset("chain_sum", **settings))
+    details = {
+        str(i): {"dataset": "chain_sum", "settings": settings, "index": i} for i in range(11)
+    }
+    asked = [prompt("sum", entry["answer"], str(i)) for i, entry in enumerate(entries)]
+    with Scorer({"sum": Check(reward="reasoning_gym")}, details, limit_s=30) as scorer:
+        scorer.try_entries([*asked[:10], prompt("sum", "not the answer", "10")])
+        with pytest.raises(InputError, match="gives its own answer"):
+            scorer.try_entries([*asked[:9], prompt("sum", "not the answer", "9")])
+
+
 @needs_sandbox
 def test_programs_are_run_against_the_tests_of_their_own_prompt():
     tests = {
