@@ -1,7 +1,8 @@
 """Collapses of runs, and whether drawdown or truncation warned of them in time.
 
 A run has collapsed when its last three evaluations have lost a quarter of what the best three had
-gained, and more than noise. That does not ask the warnings, so that they can be judged by it.
+gained, and more than noise; or when it fell below where it started and ends without a gain. That
+does not ask the warnings, so that they can be judged by it.
 """
 
 from __future__ import annotations
@@ -58,18 +59,22 @@ def _health(variant: str, curve: Curve) -> RunHealth:
 
 
 def fell_at(curve: Curve) -> float | None:
-    """Step at which a collapsed run had lost a quarter of its gain, for good; None if it did not
-    collapse, or has fewer evaluations than its noise can be told from."""
+    """Step at which a collapsed run had lost a quarter of its gain for good, or more than all of it;
+    None if it did not collapse, or has fewer evaluations than its noise can be told from."""
     if len(curve) < MIN_EVALUATIONS:
         return None
     start = curve.r0_observed if curve.r0_observed is not None else float(curve.pass_rate[0])
     mean = np.convolve(curve.pass_rate, np.ones(3) / 3, "valid")  # of evaluations i, i+1, i+2
     best = np.maximum.accumulate(mean)
-    noise = float(noise_sd(curve.pass_rate[None])[0])
-    lost = (best - mean >= LOST * (best - start)) & (best - mean >= NOISE * noise / np.sqrt(3))
-    if not lost[-1]:
+    noise = NOISE * float(noise_sd(curve.pass_rate[None])[0]) / np.sqrt(3)
+    lost = (best - mean >= LOST * (best - start)) & (best - mean >= noise)
+    below = mean < start - noise
+    if lost[-1]:
+        began = len(lost) - int(np.argmin(lost[::-1])) if not lost.all() else 0
+    elif below.any() and mean[-1] < start + noise:
+        began = int(np.argmax(below))
+    else:
         return None
-    began = len(lost) - int(np.argmin(lost[::-1])) if not lost.all() else 0
     steps = curve.step if curve.step is not None else curve.compute
     return float(steps[began + 2])
 

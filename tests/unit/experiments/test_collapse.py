@@ -41,6 +41,17 @@ def test_a_dip_that_heals_is_no_collapse():
     assert fell_at(curve(dip)) is None
 
 
+def test_a_run_that_fell_below_its_start_and_only_came_back_to_it_has_collapsed():
+    low = np.full(N, 0.3)
+    low[:2], low[3:12] = 0.34, 0.18
+    at = fell_at(curve(low))
+    assert at is not None
+    assert 20 <= at <= 30
+    healed = low.copy()
+    healed[12:] = RISE[12:]
+    assert fell_at(curve(healed)) is None
+
+
 def test_too_few_evaluations_say_nothing():
     short = curve(FALL).select(np.arange(N) < 5)
     assert fell_at(short) is None
