@@ -1,8 +1,8 @@
 """Collapses of runs, and whether drawdown or truncation warned of them in time.
 
 A run has collapsed when its last three evaluations have lost a quarter of what the best three had
-gained, and more than noise; or when it fell below where it started and ends without a gain. That
-does not ask the warnings, so that they can be judged by it.
+gained, and more than noise; or when it fell to three quarters of its start and ends without a
+gain. That does not ask the warnings, so that they can be judged by it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scalerl.scaling.curve import Curve
 from scalerl.scaling.warn import MIN_EVALUATIONS, noise_sd, warn
 
 LOST = 0.25
-"""Share of the gain that a collapsed run has lost."""
+"""Share of the gain, or of the start, that a collapsed run has lost."""
 NOISE = 4.0
 """And in noise SD of one evaluation, at least."""
 
@@ -59,8 +59,8 @@ def _health(variant: str, curve: Curve) -> RunHealth:
 
 
 def fell_at(curve: Curve) -> float | None:
-    """Step at which a collapsed run had lost a quarter of its gain for good, or more than all of it;
-    None if it did not collapse, or has fewer evaluations than its noise can be told from."""
+    """Step at which a collapsed run had lost a quarter of its gain for good, or of its start; None
+    if it did not collapse, or has fewer evaluations than its noise can be told from."""
     if len(curve) < MIN_EVALUATIONS:
         return None
     start = curve.r0_observed if curve.r0_observed is not None else float(curve.pass_rate[0])
@@ -68,7 +68,7 @@ def fell_at(curve: Curve) -> float | None:
     best = np.maximum.accumulate(mean)
     noise = NOISE * float(noise_sd(curve.pass_rate[None])[0]) / np.sqrt(3)
     lost = (best - mean >= LOST * (best - start)) & (best - mean >= noise)
-    below = mean < start - noise
+    below = mean < (1 - LOST) * start
     if lost[-1]:
         began = len(lost) - int(np.argmin(lost[::-1])) if not lost.all() else 0
     elif below.any() and mean[-1] < start + noise:
