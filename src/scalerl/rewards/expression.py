@@ -6,7 +6,8 @@ r"""Tokens of one formula as a tree, read to the last token or not at all.
          | ("gcd" | "lcm" | "max" | "min", x, y, …)
 
 Nothing is evaluated here, and no part of a formula stands for the whole: what cannot be read
-completely is None. Reading is bounded by `LONGEST` tokens and `DEEPEST` nesting.
+completely is None. Reading is bounded by `LONGEST` tokens, `DEEPEST` nesting and `MOST_LEVELS`, so
+that who walks over a tree stays within Python's stack.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from scalerl.rewards.tokens import FUNCTIONS, is_letter, is_number, is_word
+from scalerl.rewards.tokens import FUNCTIONS, is_digits, is_letter, is_number, is_word
 
 Tree = tuple[Any, ...]
 
 LONGEST = 400  # tokens of a formula
-DEEPEST = 40  # nested groups
+DEEPEST = 80  # nested groups and their operands
+MOST_LEVELS = 220  # of a tree
 MOST_DIGITS = 4_000  # of a number
 LARGEST_EXPONENT = 10_000  # of a number in scientific notation
 
@@ -49,9 +51,17 @@ def parse(tokens: tuple[str, ...]) -> Tree | None:
     parser = _Parser(tokens)
     try:
         tree = parser.group()
-        return tree if parser.peek() == "" else None
+        return tree if parser.peek() == "" and _levels(tree) <= MOST_LEVELS else None
     except _Unreadable:
         return None
+
+
+def _levels(tree: Tree) -> int:
+    level, deepest = [tree], 0
+    while level:
+        level = [part for node in level for part in node[1:] if isinstance(part, tuple)]
+        deepest += 1
+    return deepest
 
 
 def number(token: str) -> Fraction | None:
@@ -139,7 +149,7 @@ class _Parser:
     def _mixed_number(self) -> Tree | None:
         r"""3\frac{1}{2} and 3 1/2 are three and a half."""
         whole = self.peek()
-        if not whole.isdigit():
+        if not is_digits(whole):
             return None
         if self.peek(1) == r"\frac":
             top, bottom, length = self.peek(2), self.peek(3), 4
@@ -147,7 +157,7 @@ class _Parser:
             top, bottom, length = self.peek(1), self.peek(3), 4
         else:
             return None
-        if not (top.isdigit() and bottom.isdigit() and 0 < int(top[:9]) < int(bottom[:9])):
+        if not (is_digits(top) and is_digits(bottom) and 0 < int(top[:9]) < int(bottom[:9])):
             return None
         if len(top) > 9 or len(bottom) > 9:
             return None
@@ -218,7 +228,14 @@ class _Parser:
         return self._number(token) if is_number(token) else self._atom(token)
 
     def base(self) -> Tree:
-        token = self.take()
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise _Unreadable
+        tree = self._base(self.take())
+        self.depth -= 1
+        return tree
+
+    def _base(self, token: str) -> Tree:
         if is_number(token):
             return self._number(token)
         if token in _CLOSES:

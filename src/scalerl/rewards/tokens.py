@@ -64,10 +64,10 @@ _GREEK_LETTERS = (GREEK - {"pi", "infty", "infinity"}) | words(
     "epsilon zeta eta kappa nu xi rho sigma tau chi psi Delta Gamma Omega Phi Psi Sigma Theta"
 )
 _ACCENTS = words(r"\hat \vec \bar \tilde \dot")
-_THOUSANDS = re.compile(r"(?<!,)\d{1,3}(?:(?:\{,\}|,\\!|\\,|,)\d{3})+(?!,?\d)(?:\.\d+)?")
-_SPACED = re.compile(r"[1-9]\d{0,2}(?:(?:\\ | )\d{3})+(?! ?\d)(?:\.\d+)?")
-_REPEATING = re.compile(r"(\d*\.\d*)\\(?:overline|bar|dot)(?:\{(\d+)\}|(\d))")
-_NUMBER = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"(?<!,)\d{1,3}(?:(?:\{,\}|,\\!|\\,|,)\d{3})+(?!,?\d)(?:\.\d+)?", re.ASCII)
+_SPACED = re.compile(r"[1-9]\d{0,2}(?:(?:\\ | )\d{3})+(?! ?\d)(?:\.\d+)?", re.ASCII)
+_REPEATING = re.compile(r"(\d*\.\d*)\\(?:overline|bar|dot)(?:\{(\d+)\}|(\d))", re.ASCII)
+_NUMBER = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)", re.DOTALL)
 _LETTERS = re.compile(r"[a-zA-Z]+")
 _GROUP = re.compile(r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
@@ -78,7 +78,7 @@ _CLOCK = re.compile(
 )
 _TRAILING = re.compile(r"(?:\\[,;:!> ]|\\q?quad|(?<!\\)~|(?<![.\\])[.,;])\Z")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-_INTEGER = re.compile(r"-?\d+")
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
 _DIGRAPHS = {"<=": r"\le", ">=": r"\ge", "!=": r"\ne", "**": "^", "==": "="}
 _OPENING = {"(", "[", r"\{"}
 _CLOSING = {")", "]", r"\}"}
@@ -117,7 +117,12 @@ def unwrapped(text: str) -> str:
 
 
 def is_number(token: str) -> bool:
-    return token[:1].isdigit() or (token[:1] == "." and len(token) > 1)
+    return is_digits(token[:1]) or (token[:1] == "." and len(token) > 1)
+
+
+def is_digits(token: str) -> bool:
+    """ASCII digits: `①`, `²` and digits of other scripts have no value here."""
+    return token.isascii() and token.isdigit()
 
 
 def is_word(token: str) -> bool:
