@@ -65,9 +65,11 @@ def test_the_verdict_does_not_depend_on_which_side_is_gold():
 
 
 PIECES = r"""\gcd( \max( ) ( 9^ 9! {9 \over 9} {9\choose |x|< |x-1|\le \{x\mid \{ \}
-\mathbb{R}\setminus\{ \ne \cup \pm \text{A, \text{ 10:30 a.m. ~ \, {.} 1,000 \color{red} \mathrm{cm^{2}} € $ \begin{array}
-\end{array} & \\ [ ] \left \right. \angle f(2)= AB= = < 0.\overline{12} 1e9999 10^{9999} 9999! \sqrt
-\frac { } ^ _ ^\circ o x n i e \pi \ln \log_ \tan \lfloor \infty - + / % ２ ½ ² ₃ 𝟙 ٣ Ⅷ ① ; : |"""
+\mathbb{R}\setminus\{ \ne \cup \pm \text{A, \text{ 10:30 a.m. ~ \, {.} 1,000 \color{red}
+\mathrm{cm^{2}} € $ \begin{array}
+\end{array} & \\ [ ] \left \right. \angle f(2)= AB= = < 0.\overline{12} 1e9999 10^{9999} 9999!
+\sqrt \frac { } ^ _ ^\circ o x n i e \pi \ln \log_ \tan \lfloor \infty - + /
+% ２ ½ ² ₃ 𝟙 ٣ Ⅷ ① ; : |"""
 
 
 def hostile():
