@@ -62,7 +62,8 @@ class Source(Section):
 
     path: str = Field(
         description="a .jsonl, .parquet or .csv file; hub:OWNER/NAME or the folder of a saved data "
-        "set; reasoning_gym:NAME?size=200&seed=0; or chain, the embedded task"
+        "set or of files; reasoning_gym:NAME?size=200&seed=0; verifiers:TASKSET?setting=value; or "
+        "chain, the embedded task"
     )
     task: str = Field(default="", description="name of its curve; empty: the source's own name")
     columns: str = Field(
@@ -81,8 +82,7 @@ class Source(Section):
     )
     reward: str = Field(
         default="",
-        description="math, exact, code, reasoning_gym, or package.module:function of your own; "
-        "empty: the shape's",
+        description="math, exact, code, or package.module:function of your own; empty: the shape's",
     )
     threshold: float = Field(
         default=1.0, gt=0, le=1, description="a score of at least this counts as correct"
@@ -124,6 +124,16 @@ class Data(Section):
     max_operations: int = Field(
         default=6, ge=1, le=12, description="operations of the longest chain"
     )
+
+    @field_validator("on_error", mode="before")
+    @classmethod
+    def _never_cut(cls, value: object) -> object:
+        if value == "truncate":
+            raise ValueError(
+                "a question is never cut, for without its end it is another with another answer: "
+                "use 'refuse' or 'drop', or raise data.max_prompt_tokens"
+            )
+        return value
 
 
 class Rewards(Section):

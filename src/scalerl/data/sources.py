@@ -22,6 +22,8 @@ from scalerl.data.verifiers import VERIFIERS, read_taskset
 from scalerl.errors import InputError
 from scalerl.messages import Prompt
 
+OWN_ONLY = (GYM[:-1], VERIFIERS[:-1])  # rewards that need an entry of their own source
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReward:
@@ -127,6 +129,11 @@ def _read_source(
     Raises:
         InputError: the source as a whole cannot be read.
     """
+    if source.reward in OWN_ONLY and not source.path.startswith(f"{source.reward}:"):
+        raise InputError(
+            f"{source.path}: reward {source.reward!r} scores nothing but {source.reward}:… sources"
+            ": choose another"
+        )
     if source.path.partition("?")[0] == CHAIN:
         found: Iterator[Candidate | Problem] = read_chain(source, tokenizer)
     elif source.path.startswith(GYM):

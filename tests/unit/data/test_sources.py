@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from scalerl.config.schema import Source
+from scalerl.config.schema import Data, Source
 from scalerl.data.sources import load_prompts
 from scalerl.data.template import messages_of, opens_thinking, template_ids
 from scalerl.errors import InputError
@@ -198,6 +199,8 @@ def test_a_prompt_is_never_cut_and_leaving_it_out_keeps_the_others(tmp_path):
     with pytest.raises(InputError, match="2 errors") as caught:
         load(path, limit=5)
     assert "a question is never cut" in str(caught.value)
+    with pytest.raises(ValidationError, match="a question is never cut"):
+        Data.model_validate({"on_error": "truncate"})
     loaded = load(Source(path=str(path), use="train"), limit=5, refuse=False)
     assert [len(p.token_ids) for p in loaded.training] == [5]
     assert [p.line for p in loaded.problems] == [2, 3]
@@ -319,6 +322,12 @@ def test_the_embedded_chain_is_one_source_among_others(tmp_path):
     assert len(loaded.heldout) == 10
     assert len(loaded.training) == 31
     assert loaded.tasks["chain"].reward == "exact"
+
+
+@pytest.mark.parametrize("reward", ["reasoning_gym", "verifiers"])
+def test_scorers_of_other_people_score_only_their_own_entries(reward):
+    with pytest.raises(InputError, match=f"reward '{reward}' scores nothing but {reward}:"):
+        load(Source(path=str(FILES / "good.jsonl"), reward=reward))
 
 
 @pytest.mark.parametrize(
