@@ -27,7 +27,7 @@ from scalerl.data.template import Tokenizer
 from scalerl.errors import InputError
 
 VERIFIERS = "verifiers:"
-ANSWER = "answer"  # field of a task with its right answer, where `answer` of the source names none
+ANSWER = "answer"  # field of a task with its right answer, where the source names none
 HOOKS = ("setup", "finalize", "stage_verifier", "runtime_env")  # of a task that needs a runtime
 NOT_TEXT = ("image", "skills", "artifacts")  # fields of a task that are more than a question
 COLUMNS = Columns(prompt="messages", answer=ANSWER, reward="exact")
@@ -68,8 +68,8 @@ def read_taskset(source: Source, tokenizer: Tokenizer) -> Iterator[Candidate | P
         yield made
     if unknown:
         text = (
-            f"{unknown} tasks have no field {source.answer or ANSWER!r}, so that nobody knows "
-            "whether a right answer scores: name the field with `answer`, if there is one"
+            f"{unknown} tasks have no field {ANSWER!r}, so that nobody knows whether a right "
+            "answer scores: name the field with `answer`, if there is one"
         )
         yield Problem(file=source.path, line=0, level="warning", kind="no known answer", text=text)
 
@@ -79,7 +79,7 @@ def _package(path: str) -> Any:
         import verifiers.v1 as vf  # type: ignore[import-not-found]
     except ModuleNotFoundError:
         vf = None
-    if not hasattr(vf, "load_taskset"):
+    if not hasattr(vf, "SingleAgentEnv"):
         raise InputError(
             f"{path}: needs verifiers 0.4 or later: pip install 'scalerl[verifiers]'"
         ) from None
@@ -148,21 +148,17 @@ def _candidate(
     tokenizer: Tokenizer,
 ) -> Candidate | Problem:
     data = task.data.model_dump(mode="json")
-    field = source.answer or ANSWER
-    fields = {"messages": _messages(data), field: data.get(field)}
-    row = Row(file=source.path, line=line, fields=fields)
+    row = Row(file=source.path, line=line, fields={"messages": _messages(data)})
     try:
         if not data.get("prompt"):
             raise InputError("no prompt: the other side opens the conversation; remove it")
         if more := [key for key in NOT_TEXT if data.get(key)]:
             raise InputError(f"more than a question: it has {', '.join(more)}; remove it")
-        if source.answer and source.answer not in data:
-            raise InputError(f"no field {field!r}; there are: {', '.join(data)}; name one of them")
         if type(task).data_type().model_validate(data) != task.data:
             raise InputError("its data do not survive being written down, so it cannot be scored")
         plain = source.model_copy(update={"prompt": ""})
         messages = messages_of_row(row, plain, COLUMNS)
-        golds = gold_answers(data[field]) if data.get(field) is not None else ("",)
+        golds = _golds(data, source.answer)
     except InputError as error:
         return row_problem(row, "error", "bad task", str(error))
     made = make_candidate(row, source, COLUMNS, messages, golds, tokenizer)
@@ -174,6 +170,20 @@ def _candidate(
         reward=source.reward or VERIFIERS[:-1],
         detail={**made.detail, "taskset": name, "settings": settings, "data": data},
     )
+
+
+def _golds(data: Mapping[str, Any], wanted: str) -> tuple[str, ...]:
+    """The right answers: of the field `wanted`, or this text with fields in braces."""
+    try:
+        if "{" in wanted:
+            return gold_answers(wanted.format_map(data))
+        value = data[wanted] if wanted else data.get(ANSWER)
+    except (KeyError, ValueError, IndexError) as error:
+        raise InputError(
+            f"`answer` = {wanted!r} cannot be filled ({type(error).__name__}: {error}); there are "
+            f"the fields {', '.join(data)}"
+        ) from None
+    return gold_answers(value) if wanted or value is not None else ("",)
 
 
 def _messages(data: Mapping[str, Any]) -> Any:

@@ -34,6 +34,7 @@ BUILT_IN = ("exact", "math", "code", "reasoning_gym", "verifiers")
 FOREIGN = ("reasoning_gym", "verifiers")  # scorers of other people, tried before a run
 TRIED = 10  # entries of each of their data sets
 JUNK = ("", "I do not know.", "?", "<answer></answer>", r"\boxed{}")
+HOW_STATED = ", or say how it is stated, such as answer = '#### {answer}' in the source"
 STATED = ("{}", r"\boxed{{{}}}", "<answer>{}</answer>", "Answer: {}")  # a right answer, as said
 POLL_S = 0.01
 
@@ -231,7 +232,7 @@ class Scorer:
                     f"{'its own answer' if is_right else 'nonsense'} ({answer!r}) {score:g} at a "
                     f"threshold of {check.threshold:g}, for {prompt.text[:60]!r}"
                     f"{f' ({reason})' if reason else ''}: choose another threshold or another "
-                    "data set"
+                    f"data set{HOW_STATED if foreign and is_right else ''}"
                 )
 
     def close(self) -> None:

@@ -172,6 +172,19 @@ def test_tasks_without_a_known_answer_are_said_to_be_untried(planted):
         assert scorer.score_now(prompt, f"[{2 * number}]").outcome == "correct"
 
 
+def test_a_source_may_say_how_a_right_answer_is_stated(planted):
+    hashes = planted("planted_hashes", 'f"[{2 * n}]" in', 'f"#### [{2 * n}]" ==')
+    config = settings(hashes, threshold=0.75)
+    with pytest.raises(InputError, match=r"its own answer .*say how it is stated"):
+        make_scorer(config, loaded_of(config)[0])
+    config = settings(hashes, threshold=0.75, answer="#### {answer}")
+    loaded, _ = loaded_of(config)
+    with make_scorer(config, loaded) as scorer:
+        prompt = loaded.training[0]
+        assert prompt.answer.startswith("#### [")
+        assert scorer.score_now(prompt, prompt.answer).outcome == "correct"
+
+
 @pytest.mark.parametrize("fault", REFUSED)
 def test_what_one_text_cannot_be_scored_for_is_refused(planted, fault):
     name = f"planted_{list(REFUSED).index(fault)}"
@@ -190,8 +203,9 @@ def test_tasks_that_are_more_than_a_question_are_errors_of_their_own(planted):
         InputError, match=r"40 errors[^$]*planted-asked:1: error: bad task: no prompt"
     ):
         loaded_of(settings(asked))
-    with pytest.raises(InputError, match=r"no field 'gold'; there are: "):
-        loaded_of(settings(planted(), answer="gold"))
+    for answer in ("gold", "#### {gold}", "{answer"):
+        with pytest.raises(InputError, match=r"cannot be filled .*there are the fields idx,"):
+            loaded_of(settings(planted(), answer=answer))
     with pytest.raises(InputError, match=r"does not load \(ValidationError"):
         loaded_of(settings(f"{planted()}?nonsense=1"))
 
