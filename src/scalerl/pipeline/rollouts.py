@@ -161,7 +161,7 @@ class Rollouts:
         return taken, self.take_useless()
 
     def take_useless(self) -> list[Group]:
-        """Groups without variance that no step will take: what is left at the end of the prompts."""
+        """Groups without variance that no step will take, at the end of the prompts."""
         useless, self.useless = self.useless, []
         return useless
 
