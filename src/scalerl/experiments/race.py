@@ -59,24 +59,22 @@ def ceiling(fits: Sequence[Fit], spread: RunSpread, seed: int) -> Floats | None:
     """Draws [D] of a variant's ceiling; a variant that gains nothing stays where it is.
 
     Runs without a gain count as much as the others: to leave a collapsed run out would flatter its
-    variant. Their ceiling is the mean of their last third.
+    variant. Their ceiling is the mean of their last third. Where some runs rise and others do not,
+    the share of those that rise is drawn, too: m + 1/2 against n + 1/2 of a beta distribution.
     """
     usable = [f for f in fits if f.draws is not None]
     flat = [f for f in fits if f.status == "no_gain" and f.n_points >= FEWEST]
-    if not usable and not flat:
-        return None
+    rising = recipe_ceiling(usable, spread, seed)
+    if not flat:
+        return rising
     scores = normal_scores(len(spread.draws))
     rng = np.random.default_rng(1000 + seed)
-    parts: list[tuple[int, Floats]] = []
-    rising = recipe_ceiling(usable, spread, seed)
-    if rising is not None:
-        parts.append((len(usable), rising))
-    for f in flat:
-        last = f.data.pass_rate[-max(3, f.n_points // 3) :]
-        level = float(last.mean()) + spread.draws * rng.permutation(scores)
-        parts.append((1, level))
-    runs = sum(n for n, _ in parts)
-    return np.asarray(sum(n * draws for n, draws in parts) / runs)
+    ends = [float(f.data.pass_rate[-max(3, f.n_points // 3) :].mean()) for f in flat]
+    level = np.mean([e + spread.draws * rng.permutation(scores) for e in ends], axis=0)
+    if rising is None:
+        return level
+    share = rng.beta(len(usable) + 0.5, len(flat) + 0.5, len(level))
+    return np.asarray(share * rising + (1 - share) * level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
