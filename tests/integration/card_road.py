@@ -131,7 +131,7 @@ def road(folder: Path) -> dict:
     mode = '[execution]\nmode = "interleaved"\ndevice = "cuda"'
     file.write_text(SETTINGS.replace("[execution]", mode))
     words = ["--model.path", str(start), "--evaluation.every", "2", "--evaluation.completions=1"]
-    words += ["--data.validation_prompts=4", "--batch.prompts=2", "--batch.completions=4"]
+    words += ["--data.validation_prompts=4", "--batch.prompts=2"]
     run = folder / "run"
     with Card():
         run_new(load_config([file], overrides=[*words, "--steps=2"]), run, Watch(), starts=folder)
@@ -149,7 +149,7 @@ def road(folder: Path) -> dict:
     return {
         "steps": [row["step"] for row in rows(run, "steps")],
         "curve": [row["step"] for row in rows(run, "curve")],
-        "mismatch": [row["equal_weights_mismatch_max"] for row in rows(run, "steps")],
+        "mismatch": [row.get("equal_weights_mismatch_max") for row in rows(run, "steps")],
         "n_prompts": summary.n_prompts,
         "sft": (model / "model.safetensors").is_file(),
         "opened": opened,
