@@ -1,7 +1,7 @@
 """A study as small files to commit or to send: tables, every curve's data, a figure, what it took.
 
     run folders, study.sqlite → result.json, result.txt, curves/VARIANT.seed-N.jsonl, curves.png,
-                                study.toml, cost.json
+                                study.toml, cost.json, race.txt (what a race would have saved)
 
 Each curve is a file that `scalerl fit` and `scalerl compare` read, so that the whole result can be
 had again from them.
@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from scalerl.errors import InputError
-from scalerl.experiments.study import curves_of, result_of
+from scalerl.experiments.result_table import amount
+from scalerl.experiments.study import curves_of, replay_race, result_of
 from scalerl.experiments.study_file import Study
 from scalerl.experiments.study_state import FILE, RunRow, StudyState
 from scalerl.pipeline.records import current_rows
@@ -55,6 +57,7 @@ def export(study: Study, folder: Path, out: Path) -> list[Path]:
         written = _write_curves(rows, folder, out / "curves")
         result.write(out)
         (out / "cost.json").write_text(json.dumps(cost(rows), indent=1) + "\n", "utf-8")
+        (out / "race.txt").write_text(replay_race(study, folder) + "\n", "utf-8")
         shutil.copyfile(study.file, out / "study.toml")
     except OSError as error:
         raise InputError(f"{out}: cannot be written: {error.strerror}") from error
@@ -110,8 +113,11 @@ def plot_panels(curves: Mapping[str, Sequence[Curve]], *, base: str, unit: str) 
         panel.grid(visible=True, color="0.92", linewidth=0.6)
         panel.tick_params(labelsize=7)
         panel.spines[["top", "right"]].set_visible(False)
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda v, _: amount(v)))
     for panel in panels[len(names) :]:
         panel.set_visible(False)
+    for panel in panels[: len(names)][-across:]:  # the lowest of each column
+        panel.tick_params(labelbottom=True)
     figure.supxlabel(unit.replace("_", " "), fontsize=8)
     figure.supylabel("held-out pass rate", fontsize=8)
     return figure

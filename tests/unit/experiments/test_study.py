@@ -258,7 +258,7 @@ def test_an_export_holds_curves_that_fit_alone_to_the_same_ceiling(tmp_path):
     result, _ = conduct(study, tmp_path / "s", jobs=2)
     export(study, tmp_path / "s", tmp_path / "out")
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == [
-        "cost.json", "curves", "curves.png", "result.json", "result.txt", "study.toml",
+        "cost.json", "curves", "curves.png", "race.txt", "result.json", "result.txt", "study.toml",
     ]  # fmt: skip
     assert len(list((tmp_path / "out/curves").iterdir())) == 4
     assert json.loads((tmp_path / "out/cost.json").read_text())["tokens_generated"] == 16000
