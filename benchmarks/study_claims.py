@@ -1,4 +1,5 @@
-"""The paper's claims, each held against the small study in docs/study by one rule.
+"""The paper's claims, each held against the small study in docs/study by one rule; and what all
+studies say together of forecasts, warnings, races and cost.
 
     python benchmarks/study_claims.py      writes docs/study/claims.md from docs/study/*/result.json
 
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 STUDY = Path(__file__).parent.parent / "docs" / "study"
 MARGIN = 0.05
@@ -107,7 +110,8 @@ def judge(claim: Claim) -> tuple[str, str]:
 CLAIMS = json.loads((Path(__file__).parent / "study_claims.json").read_text("utf-8"))
 
 
-def main() -> None:
+def claims() -> list[str]:
+    """The table of claims."""
     lines = [
         "| claim of the paper | where | study, variant | here | numbers (variant against base) |",
         "|---|---|---|---|---|",
@@ -119,8 +123,77 @@ def main() -> None:
             f"| {claim.words} | {claim.where} | {claim.study}, `{claim.variant}` | **{verdict}** | "
             f"{numbers} |"
         )
-    (STUDY / "claims.md").write_text("\n".join(lines) + "\n", "utf-8")
-    print("\n".join(lines))
+    return lines
+
+
+def results() -> dict[str, dict[str, Any]]:
+    """Result of every study that is there, in order of name."""
+    files = sorted(STUDY.glob("*/result.json"))
+    return {f.parent.name: json.loads(f.read_text("utf-8")) for f in files}
+
+
+def forecasts() -> list[str]:
+    """Share of later evaluations inside the 90 % band, and errors at the end, by verdict."""
+    every = [f for r in results().values() for f in r["forecasts"]]
+    lines = [
+        "| verdict of the fit on the first part | runs | later evaluations inside the 90 % band | "
+        "median absolute error at the end | 90th percentile |",
+        "|---|---|---|---|---|",
+    ]
+    statuses = sorted({f["status"] for f in every})
+    groups = [(s, [f for f in every if f["status"] == s]) for s in statuses]
+    for name, mine in [*groups, ("all", every)]:
+        if mine:
+            later = sum(f["n_later"] for f in mine)
+            inside = sum(f["n_inside"] for f in mine)
+            errors = [abs(f["end"] - f["forecast"]) for f in mine]
+            middle, high = np.quantile(errors, (0.5, 0.9))
+            lines.append(
+                f"| {name.replace('_', ' ')} | {len(mine)} | {inside} of {later} "
+                f"({inside / later:.0%}) | {middle:.3f} | {high:.3f} |"
+            )
+    return lines
+
+
+def warnings() -> list[str]:
+    """Red warnings against collapses: caught in time, lead, false alarms."""
+    runs = [h for r in results().values() for h in r["health"]]
+    fallen = [h for h in runs if h["collapsed"]]
+    sound = [h for h in runs if not h["collapsed"]]
+    lines = [
+        "| red warning | came in time for | median lead (steps) | sound runs with one |",
+        "|---|---|---|---|",
+    ]
+    for kind in ("drawdown", "truncation"):
+        leads = [h["fell_at"] - h[f"{kind}_at"] for h in fallen if h[f"{kind}_at"] is not None]
+        early = sum(lead >= 0 for lead in leads)
+        false = sum(h[f"{kind}_at"] is not None for h in sound)
+        lead = f"{np.median(leads):.0f}" if leads else "–"
+        lines.append(f"| {kind} | {early} of {len(fallen)} | {lead} | {false} of {len(sound)} |")
+    return lines
+
+
+def costs() -> list[str]:
+    """What each study took, and what a race would have saved."""
+    lines = ["| study | runs | core-hours | tokens generated | race |", "|---|---|---|---|---|"]
+    for name in results():
+        cost = json.loads((STUDY / name / "cost.json").read_text("utf-8"))
+        race = (STUDY / name / "race.txt").read_text("utf-8").strip()
+        lines.append(
+            f"| [{name}]({name}/result.txt) | {cost['done']} of {cost['runs']} | "
+            f"{cost['process_seconds'] / 3600:.1f} | {cost['tokens_generated'] / 1e6:.0f}M | "
+            f"{race} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parts = {
+        "Claims": claims(), "Forecasts": forecasts(), "Warnings": warnings(), "Cost": costs(),
+    }  # fmt: skip
+    text = "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in parts.items())
+    (STUDY / "claims.md").write_text("# The study in tables\n\n" + text + "\n", "utf-8")
+    print(text)
 
 
 if __name__ == "__main__":
