@@ -63,6 +63,7 @@ def engine() -> dict:
         here = complete(make_engine(model, interruption=RULE), requests)
         with Card():
             there = complete(make_engine(model.to(CARD), interruption=RULE), requests)
+            static = complete(make_engine(model, interruption=RULE, static=True), requests)
             on_way = make_engine(model, interruption=RULE)
             on_way.submit(requests)
             done = [c for _ in range(4) for c in on_way.step()]
@@ -71,6 +72,7 @@ def engine() -> dict:
             done += finish(on_way)
         found["experts" if experts else "dense"] = {
             "same_tokens": all(there[key].token_ids == c.token_ids for key, c in here.items()),
+            "same_static": all(static[key].token_ids == c.token_ids for key, c in here.items()),
             "apart": max(
                 abs(a - b)
                 for key, c in here.items()

@@ -414,6 +414,9 @@ class Execution(Section):
         description="cpu; cuda:N, everything on that card; or cuda: trainer ranks on the first "
         "cards, one each, and generators in turn on those left, or on the same if none is",
     )
+    cuda_graphs: bool = Field(
+        default=True, description="on a card, decode steps are captured as CUDA graphs"
+    )
     generators: PositiveInt = Field(default=1, description="generator processes (async mode)")
     threads: PositiveInt = Field(default=1, description="torch threads a process")
     trainer_ranks: PositiveInt = Field(

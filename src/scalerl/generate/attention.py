@@ -51,6 +51,11 @@ class KVCache:
         for k, v in self.layers.values():
             k[targets], v[targets] = k[sources], v[sources]
 
+    def copy(self, copies: Copies) -> None:
+        """Copy prompt bodies, in all layers."""
+        for k, v in self.layers.values():
+            copies.within(k, v)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
@@ -68,6 +73,11 @@ class Copies:
     targets: Tensor  # [m] slots
     length: int  # positions to copy; what is copied beyond a slot's own body is never attended
 
+    def within(self, k: Tensor, v: Tensor) -> None:
+        """Copy in one layer's keys and values."""
+        for x in (k, v):
+            x[self.targets, :, : self.length] = x[self.sources, :, : self.length]
+
 
 @dataclass(slots=True, kw_only=True)
 class StepLayout:
@@ -75,7 +85,7 @@ class StepLayout:
 
     cache: KVCache
     positions: Tensor  # [n] position of the next token of each active slot
-    longest: int  # the largest of these, plus one; 0 with no active slot
+    longest: int  # cache positions to look at: above every active slot's own; 0 without one
     chunks: tuple[Chunk, ...] = ()
     copies: Copies | None = None
     _biases: dict[tuple[int | None, torch.dtype], Tensor] = field(default_factory=dict)
@@ -172,9 +182,8 @@ def slot_attention(
         k[chunk.slots, :, : chunk.length], v[chunk.slots, :, : chunk.length] = k_c, v_c
         parts.append(_bodies(q_c, k_c, v_c, scale, sliding_window, softcap))
         start = end
-    if (copies := slot_layout.copies) is not None:
-        k[copies.targets, :, : copies.length] = k[copies.sources, :, : copies.length]
-        v[copies.targets, :, : copies.length] = v[copies.sources, :, : copies.length]
+    if slot_layout.copies is not None:
+        slot_layout.copies.within(k, v)
     if n:
         rows = slot_layout.rows(key.shape[1])
         for x, cached in ((key, k), (value, v)):

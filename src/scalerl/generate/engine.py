@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -25,11 +26,21 @@ from transformers import PreTrainedModel
 from scalerl.errors import InputError, RunError
 from scalerl.generate import attention
 from scalerl.generate.attention import Chunk, Copies, KVCache, StepLayout
+from scalerl.generate.graphs import Decoded, StaticDecode, capturable
 from scalerl.generate.sampling import SamplingParams, draw, uniforms
 from scalerl.generate.slots import Finished, Interruption, Slots
 from scalerl.messages import Completion, Request
 from scalerl.model.attention import ROWS, attention_of
 from scalerl.model.logprobs import body_of, entropy_of, head_of, log_softmax_head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prompts:
+    """The prompt bodies that a step writes to the cache."""
+
+    chunks: tuple[Chunk, ...] = ()
+    copies: Copies | None = None
+    bodies: Sequence[tuple[int, ...]] = ()  # token ids, in the order of the chunks
 
 
 class Engine:
@@ -45,6 +56,8 @@ class Engine:
         end_ids: a sampled token of these ends a completion; it belongs to it, with mask 1.
         version: of the weights that the model holds now.
         fp32_head: as the trainer's.
+        static: decode at a few fixed sizes, which a card captures as graphs; prompts then have a
+            forward of their own.
 
     Raises:
         InputError: a model that the slot attention does not support.
@@ -61,6 +74,7 @@ class Engine:
         end_ids: Sequence[int],
         version: int = 0,
         fp32_head: bool = True,
+        static: bool = False,
     ) -> None:
         attention.check_supported(model, max_length)
         attention.register()
@@ -85,6 +99,11 @@ class Engine:
             vocabulary=model.config.get_text_config().vocab_size,
             device=model.device,
         )
+        self._static: StaticDecode | None = None
+        if static and capturable(model):
+            self._static = StaticDecode(
+                self._static_decode, slots=slots, length=self._cache.length, device=model.device
+            )
 
     @property
     def version(self) -> int:
@@ -130,23 +149,19 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Completion]:
         """One token for every slot, after filling the free ones. Returns what has finished."""
-        chunks, copies, bodies = self._fill()
+        prompts = self._fill()
         n = self._used
         if not n:
             return []
-        rows = max(n, min(ROWS, len(self._requests)))  # idle slots make up the number
-        hidden_nd = self._forward(rows, chunks, copies, bodies)
-        logp_nV = log_softmax_head(
-            hidden_nd,
-            head_of(self.model),
-            temperature=self.params.temperature,
-            fp32_head=self._fp32_head,
-        )[:n]
-        sampled_n = self._sample(logp_nV)
-        logp_n = logp_nV.gather(-1, sampled_n[:, None]).squeeze(-1)
-        if not bool(torch.isfinite(logp_n).all()):
+        if self._static is None:
+            rows = max(n, min(ROWS, len(self._requests)))  # idle slots make up the number
+            seen = self._decode(n, self._forward(rows, self._longest(), prompts))
+        else:
+            self._prefill(prompts)
+            seen = self._static(n, self._longest())
+        if not bool(torch.isfinite(seen.logp_n).all()):
             raise RunError(f"weights of version {self.version} give log-probs that are not finite")
-        finished = self._slots.advance(sampled_n, logp_n, entropy_of(logp_nV))
+        finished = self._slots.advance(seen.sampled_n, seen.logp_n, seen.entropy_n)
         self._steps += 1
         self.tokens_generated += n
         return [self._release(end) for end in finished]
@@ -185,7 +200,7 @@ class Engine:
 
     # One step
 
-    def _fill(self) -> tuple[tuple[Chunk, ...], Copies | None, list[tuple[int, ...]]]:
+    def _fill(self) -> _Prompts:
         """Give queued requests the free slots; close the gaps that stay. Returns the prompt bodies
         (all tokens but the last, which is the first to be fed) to compute and to copy."""
         gaps = sorted(self._free)
@@ -210,7 +225,7 @@ class Engine:
             else:
                 copied.append((holder, slot))
         chunks, bodies = self._chunks(computed)
-        return chunks, self._copies(copied), bodies
+        return _Prompts(chunks=chunks, copies=self._copies(copied), bodies=bodies)
 
     def _holders(self) -> dict[int, int]:
         """For each group in flight, a slot whose prompt went through the weights of now."""
@@ -264,26 +279,25 @@ class Engine:
             self._slots.move(*pair)
             self._cache.move(*pair)
 
-    def _forward(
-        self,
-        n: int,
-        chunks: tuple[Chunk, ...],
-        copies: Copies | None,
-        bodies: list[tuple[int, ...]],
-    ) -> Tensor:
+    def _longest(self) -> int:
+        """Positions that the active slots attend to in this step, at most: known without a look at
+        the device."""
+        return max(len(r.prompt_ids) + self._steps - self._started[s] for s, r in self._live())
+
+    def _forward(self, n: int, longest: int, prompts: _Prompts) -> Tensor:
         """Last hidden states of the next tokens of the first n slots, ``[n, d]``."""
         positions = self._slots.position[:n]
         layout = StepLayout(
             cache=self._cache,
             positions=positions,
-            longest=int(positions.max()) + 1 if n else 0,
-            chunks=chunks,
-            copies=copies,
+            longest=longest,
+            chunks=prompts.chunks,
+            copies=prompts.copies,
         )
         ids = self._slots.token[:n]
-        if bodies:
-            ids = torch.cat([ids, self._tensor([i for body in bodies for i in body])])
-            extra = self._tensor([p for body in bodies for p in range(len(body))])
+        if prompts.bodies:
+            ids = torch.cat([ids, self._tensor([i for body in prompts.bodies for i in body])])
+            extra = self._tensor([p for body in prompts.bodies for p in range(len(body))])
             positions = torch.cat([positions, extra])
         with attention_of(self.model, attention.NAME):
             output = body_of(self.model)(
@@ -293,6 +307,31 @@ class Engine:
                 slot_layout=layout,
             )
         return output.last_hidden_state[0, :n]
+
+    def _prefill(self, prompts: _Prompts) -> None:
+        """Prompt bodies by themselves, so that the decode step has its fixed sizes."""
+        if prompts.bodies:
+            self._forward(0, 0, prompts)
+        elif prompts.copies is not None:
+            self._cache.copy(prompts.copies)
+
+    def _static_decode(self, rows: int, columns: int) -> Decoded:
+        return self._decode(rows, self._forward(rows, columns, _Prompts()))
+
+    def _decode(self, n: int, hidden_nd: Tensor) -> Decoded:
+        """Tokens drawn for the first n slots."""
+        logp_nV = log_softmax_head(
+            hidden_nd,
+            head_of(self.model),
+            temperature=self.params.temperature,
+            fp32_head=self._fp32_head,
+        )[:n]
+        sampled_n = self._sample(logp_nV)
+        return Decoded(
+            sampled_n=sampled_n,
+            logp_n=logp_nV.gather(-1, sampled_n[:, None]).squeeze(-1),
+            entropy_n=entropy_of(logp_nV),
+        )
 
     def _sample(self, logp_nV: Tensor) -> Tensor:
         if self.params.greedy:
@@ -346,7 +385,7 @@ class Engine:
                 sequences.append((fed, slot))
         if sequences:
             chunks, bodies = self._chunks(sequences)
-            self._forward(0, chunks, None, bodies)
+            self._forward(0, 0, _Prompts(chunks=chunks, bodies=bodies))
 
     def _tensor(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.model.device)

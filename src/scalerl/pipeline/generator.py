@@ -60,6 +60,7 @@ class GeneratorSpec(msgspec.Struct, frozen=True, kw_only=True):
     solution_tokens: int
     threads: int
     device: str = "cpu"  # as `open_device` has it
+    cuda_graphs: bool = True
 
 
 def build_engine(
@@ -84,6 +85,7 @@ def build_engine(
         end_ids=spec.end_ids,
         version=version,
         fp32_head=spec.fp32_head,
+        static=spec.cuda_graphs and model.device.type == "cuda",
     )
 
 

@@ -263,6 +263,7 @@ def generator_spec(
         end_thinking=encode(THINK_END),
         solution_tokens=length.solution_tokens if interrupts else 0,
         threads=config.execution.threads,
+        cuda_graphs=config.execution.cuda_graphs,
     )
 
 

@@ -43,7 +43,9 @@ def make_requests(groups: int, samples: int, *, seed: int = 0, budgets=(None,)) 
     return out
 
 
-def make_engine(model, *, slots=5, max_new=20, interruption=None, ends=(END,), **options) -> Engine:
+def make_engine(
+    model, *, slots=5, max_new=20, interruption=None, ends=(END,), static=False, **options
+) -> Engine:
     params = SamplingParams(max_new_tokens=max_new, **options)
     return Engine(
         model,
@@ -52,6 +54,7 @@ def make_engine(model, *, slots=5, max_new=20, interruption=None, ends=(END,), *
         params=params,
         interruption=interruption,
         end_ids=ends,
+        static=static,
     )
 
 
