@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from scalerl.model.attention import ROWS, trainer_attention
 
 CHUNK_FLOATS = 1 << 22  # 16 MiB: what the head holds of tokens × vocabulary at a time
+CHUNK_FLOATS_CARD = 1 << 27  # 512 MiB: each chunk reads the whole head again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +114,14 @@ def chosen_logprobs(
     hidden states, the weight and the bias. One chunk is kept instead.
 
     Args:
-        chunk: rows at a time; by default as many as keep ``CHUNK_FLOATS`` entries.
+        chunk: rows at a time; by default as many as keep ``CHUNK_FLOATS`` entries, on a CPU, or
+            ``CHUNK_FLOATS_CARD``.
 
     Returns:
         ``logp_N`` and ``entropy_N``, the latter without gradient.
     """
-    size = chunk or max(ROWS, CHUNK_FLOATS // head.weight_Vd.shape[0])
+    floats = CHUNK_FLOATS if hidden_Nd.device.type == "cpu" else CHUNK_FLOATS_CARD
+    size = chunk or max(ROWS, floats // head.weight_Vd.shape[0])
     rules = _Rules(head.softcap, head.scale, temperature, fp32_head, size)
     return _Chosen.apply(hidden_Nd, head.weight_Vd, head.bias_V, ids_N, rules)  # type: ignore
 
