@@ -51,6 +51,10 @@ class Model(Section):
     weights: Literal["float32", "bfloat16"] = Field(
         default="float32", description="weights the forward pass uses, on both sides"
     )
+    attention: Literal["sdpa", "flash_attention_2", "flex_attention"] = Field(
+        default="sdpa",
+        description="of training passes, by its name in transformers; all but sdpa need a card",
+    )
     fp32_head: bool = Field(
         default=True,
         description="LM-head product and log-softmax in FP32, on both sides (paper 3.2)",

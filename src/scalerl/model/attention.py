@@ -23,6 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.utils.import_utils import is_flash_attn_2_available
+
+from scalerl.errors import InputError
 
 TRAINER = "scalerl_same_bits"
 ROWS = 4
@@ -92,6 +95,26 @@ def causal(
     )
     out = out.view(sequences, kv_heads, tokens, group, -1).transpose(1, 2).flatten(2, 3)
     return out[:, :length]
+
+
+def training_attention(name: str, device: torch.device, weights: str) -> str | None:
+    """What to load a model with whose training passes are to use `name`; None: the model's own
+    choice, which is SDPA where it can.
+
+    Raises:
+        InputError: it cannot run here; says what is missing.
+    """
+    if name == "sdpa":
+        return None
+    key = f"model.attention = {name!r}"
+    if device.type != "cuda":
+        raise InputError(f"{key} needs a card (execution.device); 'sdpa' runs everywhere")
+    if name == "flash_attention_2":
+        if not is_flash_attn_2_available():
+            raise InputError(f"{key} needs the package flash-attn, which is not installed")
+        if weights != "bfloat16":
+            raise InputError(f"{key} has no kernels for {weights}: set model.weights = 'bfloat16'")
+    return name
 
 
 @contextmanager

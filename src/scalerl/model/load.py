@@ -30,11 +30,17 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
 def load_model(
-    path: Path, dtype: Dtype = "float32", device: torch.device | None = None
+    path: Path,
+    dtype: Dtype = "float32",
+    device: torch.device | None = None,
+    attention: str | None = None,
 ) -> PreTrainedModel:
     """The causal LM of a checkpoint folder, in evaluation mode, on the CPU or on `device`.
 
     No code from the folder runs: weights are read from safetensors only, and remote code is off.
+
+    Args:
+        attention: by its name in transformers; None: the model's own default.
 
     Raises:
         InputError: no such folder, no safetensors in it, files that cannot be read, or weights
@@ -53,6 +59,7 @@ def load_model(
                 output_loading_info=True,
                 config=config,
                 dtype=_DTYPES[dtype],
+                attn_implementation=attention,
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,

@@ -24,6 +24,7 @@ from scalerl.config import schema as axes
 from scalerl.data.curriculum import PromptStream
 from scalerl.generate.sampling import request_seed
 from scalerl.messages import Prompt, Request
+from scalerl.model.attention import training_attention
 from scalerl.model.load import load_model, load_tokenizer, on_device
 from scalerl.model.lora import add_lora
 from scalerl.pipeline import ranks
@@ -168,11 +169,13 @@ def make_trainer(config: Config, model_path: Path, kind: type[Trainer] = Trainer
     """A trainer on the model in `model_path`; every rank of a sharded one makes its own."""
     bounds = config.loss.model_dump(exclude={"type"})
     o, lora = config.optimizer, config.model.lora
-    model = load_model(model_path, config.model.weights)
+    device = trainer_device(config)
+    attention = training_attention(config.model.attention, device, config.model.weights)
+    model = load_model(model_path, config.model.weights, attention=attention)
     if lora.rank:
         add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=config.seed)
     return kind(
-        on_device(model, trainer_device(config)),
+        on_device(model, device),
         make_loss(config.loss.type, **bounds),
         OptimizerSettings(
             lr=o.lr,

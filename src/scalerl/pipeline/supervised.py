@@ -17,6 +17,7 @@ from scalerl.algorithm.losses import make_loss
 from scalerl.config import Config, dump_toml
 from scalerl.data.traces import ChatTrace, Traces, load_traces
 from scalerl.errors import InputError
+from scalerl.model.attention import training_attention
 from scalerl.model.load import load_model, load_tokenizer, on_device
 from scalerl.model.lora import add_lora
 from scalerl.pipeline.devices import trainer_device
@@ -75,11 +76,13 @@ def supervise_file(
 
 def make_supervised(config: Config, model_path: Path) -> SupervisedTrainer:
     s, lora = config.sft, config.model.lora
-    model = load_model(model_path, config.model.weights)
+    device = trainer_device(config)
+    attention = training_attention(config.model.attention, device, config.model.weights)
+    model = load_model(model_path, config.model.weights, attention=attention)
     if lora.rank:
         add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets, seed=s.seed)
     trainer = SupervisedTrainer(
-        on_device(model, trainer_device(config)),
+        on_device(model, device),
         make_loss("cispo", ratio_max=5.0),  # not used: there are no rewarded rows
         OptimizerSettings(
             lr=s.lr,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from scalerl.config import Config
 from scalerl.errors import InputError
+from scalerl.model import attention
+from scalerl.model.attention import training_attention
 from scalerl.model.device import open_device
+from scalerl.model.load import load_model, save_model
+from scalerl.model.tiny import tiny_model
 from scalerl.pipeline.devices import generator_device, trainer_device
 
 
@@ -76,6 +81,38 @@ def test_where_no_card_is_left_they_share(cards) -> None:
     assert generator_device(config_of("cuda", mode="interleaved"), 1) == "cuda:0"
     assert generator_device(config_of("cuda:1"), 5) == "cuda:1"
     assert generator_device(config_of("cpu"), 5) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "weights", "reason"),
+    [
+        ("flash_attention_2", "cpu", "bfloat16", "needs a card"),
+        ("flex_attention", "cpu", "float32", "needs a card"),
+        ("flash_attention_2", "cuda:0", "bfloat16", "needs the package flash-attn"),
+    ],
+)
+def test_an_attention_that_cannot_run_here_is_refused_with_the_reason(
+    name: str, device: str, weights: str, reason: str
+) -> None:
+    with pytest.raises(InputError, match=rf"model\.attention = '{name}' {reason}"):
+        training_attention(name, torch.device(device), weights)
+
+
+def test_flash_attention_is_for_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "is_flash_attn_2_available", lambda: True)
+    card = torch.device("cuda", 0)
+    assert training_attention("flash_attention_2", card, "bfloat16") == "flash_attention_2"
+    with pytest.raises(InputError, match=r"no kernels for float32"):
+        training_attention("flash_attention_2", card, "float32")
+    assert training_attention("flex_attention", card, "float32") == "flex_attention"
+    assert training_attention("sdpa", torch.device("cpu"), "float32") is None
+
+
+def test_the_attention_of_a_setting_is_the_loaded_model_s(tmp_path: Path) -> None:
+    save_model(tiny_model(seed=0), tmp_path / "model")
+    for name in ("sdpa", "flex_attention"):
+        model = load_model(tmp_path / "model", attention=name)
+        assert model.config._attn_implementation == name
 
 
 def test_ranks_need_a_card_each(cards) -> None:
