@@ -43,7 +43,7 @@ class Claim:
 def higher(row: Row, sign: int) -> tuple[str, str]:
     """The ceiling of one is above the other's."""
     p = row["p_better"]
-    if p is None:
+    if p is None or not _told(row):
         return OPEN, "no ceiling to compare"
     p = p if sign > 0 else 1 - p
     verdict = HOLDS if p >= 0.95 else NOT if p <= 0.05 else OPEN
@@ -53,7 +53,7 @@ def higher(row: Row, sign: int) -> tuple[str, str]:
 def same(row: Row, sign: int) -> tuple[str, str]:
     """Neither ceiling is above the other's, by more than the margin."""
     p, low, high = row["p_better"], row["delta_A"]["low"], row["delta_A"]["high"]
-    if p is None or low is None or high is None:
+    if p is None or low is None or high is None or not _told(row):
         return OPEN, "no ceiling to compare"
     inside = low >= -MARGIN and high <= MARGIN
     verdict = HOLDS if inside else NOT if not 0.05 < p < 0.95 else OPEN
@@ -75,6 +75,11 @@ def faster(row: Row, sign: int) -> tuple[str, str]:
 RULES: dict[str, Callable[[Row, int], tuple[str, str]]] = {
     "higher": higher, "same": same, "faster": faster,
 }  # fmt: skip
+
+
+def _told(row: Row) -> bool:
+    """Whether the ceiling is more than a bound."""
+    return row["A"]["estimate"] is not None or row["verdict"].endswith("the ceiling")
 
 
 def _difference(row: Row) -> str:
