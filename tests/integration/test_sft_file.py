@@ -80,6 +80,49 @@ def test_filters_leave_out_and_count(tmp_path, pairs):
     assert not {"1a+1=", "1a+3=", pairs[0][0]} & texts
 
 
+def parquet(path, rows):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def test_parquet_traces_are_those_of_json_lines(tmp_path, pairs):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = CHAT
+    rows = [chat(p, a, pass_rate=i % 11 / 10) for i, (p, a) in enumerate(pairs)]
+    lines = read(write(tmp_path / "a.jsonl", rows), tokenizer)
+    assert lines.removed == {"trivial": len(rows) // 11}
+    assert read(parquet(tmp_path / "a.parquet", rows), tokenizer) == lines
+    plain = [{"prompt": p, "answer": a} for p, a in pairs]
+    columns = read(parquet(tmp_path / "b.parquet", plain), tokenizer)
+    assert columns == read(write(tmp_path / "b.jsonl", plain), tokenizer)
+    with pytest.raises(InputError, match=r"c\.parquet:1: .*no answer"):
+        read(parquet(tmp_path / "c.parquet", [chat("1a+1=", "")]), tokenizer)
+
+
+def test_a_run_on_parquet_is_the_one_on_json_lines(tmp_path, model, pairs):
+    rows = [chat(p, a) for p, a in pairs[:60]]
+    sources = write(tmp_path / "a.jsonl", rows), parquet(tmp_path / "a.parquet", rows)
+    weights = []
+    for source in sources:
+        run = tmp_path / source.suffix
+        how = [f"--model.path={model}", f"--sft.data={source}", "--sft.heldout_share=0.2"]
+        assert main(["sft", *how, "--sft.steps=2", f"--run-dir={run}"]) == 0
+        weights.append((run / "checkpoints/step-000002/model/model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_several_ranks_are_refused(tmp_path, model, pairs, capsys):
+    data = write(tmp_path / "a.jsonl", [chat(p, a) for p, a in pairs[:60]])
+    how = [f"--model.path={model}", f"--sft.data={data}", "--execution.trainer_ranks=2"]
+    assert main(["sft", *how, f"--run-dir={tmp_path / 'run'}"]) == 2
+    assert "execution.trainer_ranks = 1" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_faults_are_all_named_with_their_line(tmp_path):
     rows = [
         chat("1a+1=", ""),

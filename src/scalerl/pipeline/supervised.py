@@ -21,6 +21,7 @@ from scalerl.model.attention import training_attention
 from scalerl.model.load import load_model, load_tokenizer, on_device
 from scalerl.model.lora import add_lora
 from scalerl.pipeline.devices import trainer_device
+from scalerl.pipeline.ranks import launched
 from scalerl.pipeline.records import RunDirectory
 from scalerl.train import checkpoint
 from scalerl.train.batches import PassLimits
@@ -43,12 +44,14 @@ def supervise_file(
     """Train on `sft.data` from the model in `start`; returns the last checkpoint's model folder.
 
     Raises:
-        InputError: no such device; faults in the data; a folder that holds a run already, or none
-            to resume.
+        InputError: several ranks, or no such device; faults in the data; a folder that holds a run
+            already, or none to resume.
         RunError: the loss is not finite, or the disk is full.
     """
     torch.set_num_threads(config.execution.threads)
     settings = config.sft
+    if config.execution.trainer_ranks > 1 or launched():
+        raise InputError("sft trains in one process: set execution.trainer_ranks = 1, no torchrun")
     trainer_device(config)  # refused before a folder is made
     tokenizer = load_tokenizer(start)
     traces = load_traces(
