@@ -110,7 +110,8 @@ def test_a_run_on_parquet_is_the_one_on_json_lines(tmp_path, model, pairs):
     for source in sources:
         run = tmp_path / source.suffix
         how = [f"--model.path={model}", f"--sft.data={source}", "--sft.heldout_share=0.2"]
-        assert main(["sft", *how, "--sft.steps=2", f"--run-dir={run}"]) == 0
+        how += ["--sft.tokens_per_step=600", "--sft.tokens_per_pass=300", "--sft.steps=2"]
+        assert main(["sft", *how, f"--run-dir={run}"]) == 0
         weights.append((run / "checkpoints/step-000002/model/model.safetensors").read_bytes())
     assert weights[0] == weights[1]
 
