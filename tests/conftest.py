@@ -4,7 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+
+import scalerl  # noqa: F401  before torch: it tells MKL how to round
+
+import torch  # isort: skip
 
 from scalerl.config import Config, load_config
 from scalerl.pipeline.start import make_start
