@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 def _round_alike() -> None:
     """Have MKL round a product alike wherever its operands lie in memory.
 
-    Left alone, it does not on Intel's CPUs with AVX-512: at equal weights the log-probs of generator
-    and trainer then differ in the last bits. Costs a tenth of the speed of large products there, and
-    up to a third of small ones. It has to be said before torch loads MKL; what is set is kept.
+    Left alone, it does not on Intel's CPUs with AVX-512: at equal weights the log-probs of
+    generator and trainer then differ in the last bits. Costs a tenth of the speed of large products
+    there, up to a third of small ones. Has to be said before torch loads MKL; what is set is kept.
     """
     try:
         cpu = Path("/proc/cpuinfo").read_text("ascii", "replace").partition("\n\n")[0]
