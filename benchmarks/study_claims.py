@@ -138,15 +138,16 @@ def results() -> dict[str, dict[str, Any]]:
 
 
 def forecasts() -> list[str]:
-    """Share of later evaluations inside the 90 % band, and errors at the end, by verdict."""
+    """Later evaluations inside the 90 % band, and errors at the end: by study, by verdict."""
     every = [f for r in results().values() for f in r["forecasts"]]
     lines = [
-        "| verdict of the fit on the first part | runs | later evaluations inside the 90 % band | "
-        "median absolute error at the end | 90th percentile |",
+        "| study, or verdict of the fit on the first part | runs | later evaluations inside the "
+        "90 % band | median absolute error at the end | 90th percentile |",
         "|---|---|---|---|---|",
     ]
     statuses = sorted({f["status"] for f in every})
-    groups = [(s, [f for f in every if f["status"] == s]) for s in statuses]
+    groups = [(name, r["forecasts"]) for name, r in results().items()]
+    groups += [(s, [f for f in every if f["status"] == s]) for s in statuses]
     for name, mine in [*groups, ("all", every)]:
         if mine:
             later = sum(f["n_later"] for f in mine)
