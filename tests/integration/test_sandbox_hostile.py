@@ -115,7 +115,7 @@ def check(sandbox: Sandbox, source: str, tests: CodeTests = SIX) -> tuple[str, s
     verdict = check_program(sandbox, answer(source), tests, "strict")
     assert time.monotonic() - started < sandbox.limits.time_s + 1.0
     assert at_rest(sandbox)
-    assert set(os.listdir("/proc/self/fd")) == handles
+    assert set(os.listdir("/proc/self/fd")) <= handles  # some of an earlier test may close late
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100 << 10  # KiB
     assert check_program(sandbox, answer("print(6)"), SIX, "strict")[0] == "correct"
     return verdict
@@ -278,7 +278,7 @@ def test_fifty_timeouts_leave_nothing(kind) -> None:
             assert run.end == "timeout"
             assert run.wall_s < 0.05 + 1.0
         assert at_rest(sandbox)
-        assert set(os.listdir("/proc/self/fd")) == handles
+        assert set(os.listdir("/proc/self/fd")) <= handles  # some of an earlier test may close late
 
 
 def test_closing_ends_the_worker(kind) -> None:
