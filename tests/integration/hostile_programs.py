@@ -89,8 +89,7 @@ ESCAPES = {
     "a file in the library": "import os\nopen(os.__file__+'x','w')\nprint(6)",
     "the standard library": "import os\nopen(os.__file__,'a')\nprint(6)",
     "/dev/shm": "open('/dev/shm/scalerl-hostile','w')\nprint(6)",
-    "devices": "import os\nos.mknod('/tmp/d',0o60666,os.makedev(8,0))\n"
-    "open('/tmp/d','rb')\nprint(6)",
+    "devices": "import os\nos.mknod('d',0o60666,os.makedev(8,0))\nopen('d','rb')\nprint(6)",
     "the disk": "import glob\nfor d in glob.glob('/dev/[svn][dv]*'): open(d,'rb')\n"
     "print(open('/dev/mem','rb') and 6)",
     "kernel settings": "open('/proc/sys/kernel/core_pattern','w').write('x')\nprint(6)",
@@ -121,8 +120,8 @@ ESCAPES = {
     "higher limits": "import resource\nresource.setrlimit(resource.RLIMIT_AS,(-1,-1))\nprint(6)",
     "another user": "import os\nos.setuid(0)\nprint(6)",
     "a user namespace": "import ctypes\nif ctypes.CDLL(None).unshare(0x10000000)==0: print(6)",
-    "a mount": "import ctypes\nif ctypes.CDLL(None).mount(b'x',b'/tmp',b'tmpfs',0,0)==0: print(6)",
-    "leaving the root": "import os\nos.chroot('/tmp')\nprint(6)",
+    "a mount": "import ctypes\nif ctypes.CDLL(None).mount(b'x',b'.',b'tmpfs',0,0)==0: print(6)",
+    "leaving the root": "import os\nos.chroot('.')\nprint(6)",
     "a kernel program": "import ctypes\nif ctypes.CDLL(None).syscall(321,0,0,0)!=-1: print(6)",
     "an I/O ring": "import ctypes\nb=ctypes.create_string_buffer(120)\n"
     "if ctypes.CDLL(None).syscall(425,4,b)!=-1: print(6)",

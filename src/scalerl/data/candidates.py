@@ -134,7 +134,7 @@ def make_candidate(
     text = text_of(messages)
     try:
         ids = template_ids(messages, tokenizer)
-    except Exception as error:  # noqa: BLE001 tokenizers raise their own kinds on unknown text
+    except Exception as error:  # noqa: BLE001 any kind, by tokenizer; named below
         fault = f"cannot be encoded ({error}): choose a tokenizer that knows its characters"
         return row_problem(row, "error", "bad prompt", fault)
     reward = source.reward or columns.reward

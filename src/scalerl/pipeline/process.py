@@ -50,6 +50,6 @@ def serve(connection: Connection, build: Callable[[], GeneratorLoop]) -> None:
                 connection.send_bytes(_encoder.encode(reply))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the trainer is gone: nobody is left to work for
-    except Exception as error:
+    except Exception as error:  # tolerates nothing: the trainer hears of it, and this process ends
         connection.send_bytes(_encoder.encode(Failed(reason=f"{type(error).__name__}: {error}")))
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from scalerl.config import Config
@@ -95,10 +96,9 @@ def make_scorer(config: Config, loaded: Loaded) -> Scorer:
         memory_bytes=rewards.memory_mb << 20,
         allow_unsandboxed_code=rewards.allow_unsandboxed_code,
     )
-    try:
+    with ExitStack() as unless_ready:
+        unless_ready.callback(scorer.close)
         scorer.prepare()
         scorer.try_entries(loaded.training)
-    except BaseException:
-        scorer.close()
-        raise
+        unless_ready.pop_all()
     return scorer

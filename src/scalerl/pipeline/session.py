@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -93,7 +93,8 @@ def run_on(
         run = open_run(config, directory, start)
     else:
         run = open_run(config, directory, start, trained_path=found / "model")
-    try:
+    with ExitStack() as unless_ready:
+        unless_ready.callback(run.close)
         if found is not None:
             state.restore(run, found)
             if run.version >= config.steps:
@@ -101,9 +102,7 @@ def run_on(
                     f"the run has done all of its {config.steps} steps; give more with --steps"
                 )
         (path / "config.toml").write_text(dump_toml(config), "utf-8")
-    except BaseException:
-        run.close()
-        raise
+        unless_ready.pop_all()
     return _watched(run, listener, make_judge)
 
 
@@ -167,12 +166,11 @@ def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
         run.start_path,
         trained_path=found / "model" if found else None,
     )
-    try:
+    with ExitStack() as unless_ready:
+        unless_ready.callback(again.close)
         if found:
             state.restore(again, found, anew=True)
-    except BaseException:
-        again.close()
-        raise
+        unless_ready.pop_all()
     again.compute, again.rollouts.gone = compute, Counters()  # that of old generators is in it
     lost = generated - again.rollouts.ledger.ended
     again.rollouts.ledger.end_generator("rolled back", generated=lost, in_flight=lost)
@@ -183,7 +181,7 @@ def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
 def _guarded(run: Run, listener: Listener) -> Ending:
     """Train with signals caught; whatever happens, no process is left behind."""
     run.rollouts.warn = listener.on_warning
-    patience_s = 5.0
+    patience_s = 0.0  # for generators to end by themselves; after a fault nobody waits
     try:
         with _signals(run):
             try:
@@ -196,10 +194,8 @@ def _guarded(run: Run, listener: Listener) -> Ending:
                 raise
             if run.version % run.config.checkpoint.every:
                 state.save(run)
+            patience_s = 5.0
             return ending
-    except BaseException:
-        patience_s = 0.0
-        raise
     finally:
         run.close(patience_s)
 
