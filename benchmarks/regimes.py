@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from scalerl.config import load_config
-from scalerl.config.schema import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
+from scalerl.config.axes import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
 from scalerl.messages import Completion, Prompt, Scored
 from scalerl.pipeline import run as run_module
 from scalerl.pipeline.records import current_rows

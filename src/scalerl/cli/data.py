@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scalerl.config.schema import Source
+from scalerl.config.tasks import Source
 from scalerl.data.candidates import Candidate
 from scalerl.data.columns import SHAPES
 from scalerl.data.contamination import near_problems

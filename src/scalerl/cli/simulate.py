@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> tuple[Machine, Workload]:
-    from scalerl.config.schema import Pipeline, PpoOffPolicy, Synchronous
+    from scalerl.config.axes import Pipeline, PpoOffPolicy, Synchronous
     from scalerl.pipeline.simulate import Machine, Workload, parse_lengths
 
     for name in ("generators", "trainers", "slots", "prompts", "completions", "steps"):

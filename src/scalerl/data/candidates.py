@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scalerl.config.schema import Source
+from scalerl.config.tasks import Source
 from scalerl.data.columns import SHAPES, Columns, shape
 from scalerl.data.golds import after_hashes, gold_answers
 from scalerl.data.overlap import content_id

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl
 
-from scalerl.config.schema import Source
+from scalerl.config.tasks import Source
 from scalerl.data.candidates import Candidate, make_candidate, messages_of_row, row_problem
 from scalerl.data.chain import TASK, make_chain_prompts
 from scalerl.data.columns import Columns

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scalerl.config.schema import Source
+from scalerl.config.tasks import Source
 from scalerl.data.candidates import Candidate, read_rows
 from scalerl.data.contamination import near_problems
 from scalerl.data.generators import CHAIN, GYM, read_chain, read_reasoning_gym

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from scalerl.config.schema import Source
+from scalerl.config.tasks import Source
 from scalerl.data.candidates import Candidate, make_candidate, messages_of_row, row_problem
 from scalerl.data.columns import Columns
 from scalerl.data.generators import query_settings

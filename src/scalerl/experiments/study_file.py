@@ -18,7 +18,7 @@ from pydantic import Field, PositiveInt, ValidationError, field_validator, model
 
 from scalerl.config import Config, differences, recipe_names, recipe_text
 from scalerl.config.load import merge, nearest, read_toml, validated
-from scalerl.config.schema import Section
+from scalerl.config.section import Section
 from scalerl.errors import InputError
 from scalerl.experiments import variants as v
 

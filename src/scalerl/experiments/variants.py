@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalerl.config import Config, recipe_names
-from scalerl.config.schema import Interruption
+from scalerl.config.axes import Interruption
 
 Tree = dict[str, Any]
 SETS = ("leave_one_out", "forward", "recipes", "axes", "precision", "replicates")

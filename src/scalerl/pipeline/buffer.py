@@ -30,7 +30,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from scalerl.config.schema import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
+from scalerl.config.axes import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
 from scalerl.messages import Group
 
 

@@ -19,8 +19,7 @@ import torch
 from scalerl.algorithm.effective import Rules
 from scalerl.algorithm.length_penalty import LengthPenalty
 from scalerl.algorithm.losses import make_loss
-from scalerl.config import Config
-from scalerl.config import schema as axes
+from scalerl.config import Config, axes
 from scalerl.data.curriculum import PromptStream
 from scalerl.generate.sampling import request_seed
 from scalerl.messages import Prompt, Request

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scalerl.config.schema import RegimeConfig
+from scalerl.config.axes import RegimeConfig
 from scalerl.messages import Group, Prompt
 from scalerl.pipeline.buffer import Buffer, make_regime
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from scalerl.config.schema import Data, Source
+from scalerl.config.tasks import Data, Source
 from scalerl.data.sources import load_prompts
 from scalerl.data.template import messages_of, opens_thinking, template_ids
 from scalerl.errors import InputError

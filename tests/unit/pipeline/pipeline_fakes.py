@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from scalerl.algorithm.effective import Rules, assemble
-from scalerl.config.schema import RegimeConfig
+from scalerl.config.axes import RegimeConfig
 from scalerl.data.curriculum import Curriculum, PromptStream
 from scalerl.messages import (
     Completion,

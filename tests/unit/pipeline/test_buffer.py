@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_fakes import make_group
 
-from scalerl.config.schema import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
+from scalerl.config.axes import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
 from scalerl.pipeline.buffer import Buffer, StalenessError, make_regime
 
 GROUPS = 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline_fakes import Clock, FakeFleet, SlowScores, World, fake_score, make_completion
 
 from scalerl.algorithm.effective import Rules
-from scalerl.config.schema import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
+from scalerl.config.axes import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
 from scalerl.data.curriculum import Curriculum
 from scalerl.errors import RunError
 from scalerl.messages import (

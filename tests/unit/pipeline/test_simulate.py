@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalerl.cli.main import main
-from scalerl.config.schema import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
+from scalerl.config.axes import Pipeline, PpoOffPolicy, RegimeConfig, Synchronous
 from scalerl.pipeline.simulate import Machine, Workload, parse_lengths, simulate, splits
 
 MACHINE = Machine(
