@@ -45,6 +45,7 @@ from scalerl.pipeline.reception import (
     fault_in_progress,
     news,
 )
+from scalerl.pipeline.stalls import culprit, in_checks
 from scalerl.pipeline.weights import WeightStore
 
 POLL_S = 0.05
@@ -435,37 +436,16 @@ class Rollouts:
             if self._progress != seen:
                 quiet_s, seen = 0.0, self._progress
             stall_s = self._settings.stall_s
-            if quiet_s > stall_s and not (quiet_s <= START_S and (self._starting or self._scoring)):
-                self._replace(*self._culprit(awaited))
+            if quiet_s > stall_s and not (
+                quiet_s <= START_S and (self._starting or in_checks(self.pending))
+            ):
+                self._replace(
+                    *culprit(
+                        f"waited {stall_s:.0f} s for {awaited} without progress",
+                        starting=self._starting,
+                        evaluating=self._evaluation is not None,
+                        store=self.store,
+                        pending=self.pending,
+                    )
+                )
                 quiet_s = 0.0
-
-    @property
-    def _scoring(self) -> int:
-        """Completions awaiting a score, where no generator owes any; else 0."""
-        if any(p.missing for p in self.pending.values()):
-            return 0
-        return sum(len(p.unscored) for p in self.pending.values())
-
-    def _culprit(self, awaited: str) -> tuple[int, str]:
-        """The generator that is waited for, and the words to say so.
-
-        Raises:
-            RunError: no generator is to blame.
-        """
-        waited = f"waited {self._settings.stall_s:.0f} s for {awaited} without progress"
-        if self._starting:
-            return min(self._starting), f"generator {min(self._starting)} does not start"
-        if self._evaluation is not None:
-            return 0, f"{waited}: generator 0 does not evaluate"
-        if self.store.free_slot() is None and self.store.behind:
-            return self.store.behind[0], f"{waited}: generator {self.store.behind[0]} does not"
-        owed = [p for p in self.pending.values() if p.missing]
-        oldest = min(owed, key=lambda p: p.index, default=None)
-        if oldest is None and self._scoring:
-            raise RunError(f"{waited}: {self._scoring} answers are with their checks, none ends")
-        if oldest is None:
-            raise RunError(f"{waited}, and nothing is under way")
-        return oldest.generator, (
-            f"{waited}; oldest unfinished: group {oldest.index} on generator {oldest.generator}, "
-            f"prompt {oldest.prompt.text[:60]!r}"
-        )
