@@ -152,7 +152,9 @@ def _watched(run: Run, listener: Listener, make_judge: Callable[[], Judge]) -> E
 
 def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
     """The run as it was before the decline, as its next attempt. What the abandoned stretch spent
-    stays spent, and its group numbers are not used again, so its samples are not repeated."""
+    stays spent, and its group numbers are not used again, so its samples are not repeated. A
+    checkpoint says so at once, and later ones go: a resume would repeat the decline, or start in
+    the middle of it."""
     root = run.directory.checkpoints
     found = checkpoint.latest(root, listener.on_warning, up_to=raised.alarm.since_step)
     to = checkpoint.step_of(found) if found else 0
@@ -160,6 +162,7 @@ def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
     compute, generated = run.compute_now(), run.rollouts.ledger.ended
     generated += sum(c.tokens_generated for c in run.rollouts.counters)
     next_group = run.rollouts.next_group
+    checkpoint.discard_after(root, to)
     again = open_run(
         run.config,
         RunDirectory.reopen(run.directory.path),
@@ -170,11 +173,12 @@ def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:
         unless_ready.callback(again.close)
         if found:
             state.restore(again, found, anew=True)
+        again.compute, again.rollouts.gone = compute, Counters()  # that of old generators is in it
+        lost = generated - again.rollouts.ledger.ended
+        again.rollouts.ledger.end_generator("rolled back", generated=lost, in_flight=lost)
+        again.rollouts.next_group = next_group
+        state.save(again)
         unless_ready.pop_all()
-    again.compute, again.rollouts.gone = compute, Counters()  # that of old generators is in it
-    lost = generated - again.rollouts.ledger.ended
-    again.rollouts.ledger.end_generator("rolled back", generated=lost, in_flight=lost)
-    again.rollouts.next_group = next_group
     return again
 
 

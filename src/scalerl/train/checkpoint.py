@@ -122,6 +122,14 @@ def prune(root: Path, *, keep: int, keep_every: int, best: int | None = None) ->
             shutil.rmtree(path)
 
 
+def discard_after(root: Path, step: int) -> None:
+    """Remove every checkpoint later than `step`: the run has gone back, and nobody is to resume
+    from there."""
+    for path in _folders(root):
+        if step_of(path) > step:
+            shutil.rmtree(path)
+
+
 def sync(path: Path) -> None:
     """Have the file's or folder's contents reach the disk. One that is not there is nothing."""
     if not path.exists():
