@@ -6,11 +6,12 @@ own. A knob is here because a study turns it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator
 
-from scalerl.config.section import Section
+from scalerl.config.section import Conflict, Section
 
 
 class Batch(Section):
@@ -54,14 +55,14 @@ class Sampling(Section):
         description="recompute the KV cache of completions in flight when weights change",
     )
 
-    @model_validator(mode="after")
-    def _whole_distribution(self) -> Sampling:
-        if self.top_p != 1.0 or self.top_k != 0:
-            raise ValueError(
-                "training samples the whole distribution: set top_p = 1 and top_k = 0, or the "
-                "recorded log-probs are of another distribution than the trainer's"
-            )
-        return self
+    def conflicts(self) -> Iterator[Conflict]:
+        for key, off in (("top_p", 1.0), ("top_k", 0)):
+            if getattr(self, key) != off:
+                yield Conflict(
+                    (key,),
+                    "training samples the whole distribution: set top_p = 1 and top_k = 0, or the "
+                    "recorded log-probs are of another distribution than the trainer's",
+                )
 
 
 class Interruption(Section):
@@ -75,11 +76,16 @@ class Interruption(Section):
         default="</think>", description="text forced in; ends with the end of thinking"
     )
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Interruption:
+    def conflicts(self) -> Iterator[Conflict]:
         if self.low > self.high:
-            raise ValueError(f"low ({self.low}) is above high ({self.high})")
-        return self
+            yield Conflict(("low", "high"), f"low ({self.low}) is above high ({self.high})")
+
+    @field_validator("phrase")
+    @classmethod
+    def _ends_thinking(cls, phrase: str) -> str:
+        if not phrase.rstrip().endswith("</think>"):
+            raise ValueError("the phrase must end with </think>: the answer comes after it")
+        return phrase
 
 
 class LengthPenalty(Section):
@@ -90,6 +96,14 @@ class LengthPenalty(Section):
     cache: PositiveInt = Field(
         default=8, description="L_cache, tokens over which the penalty grows"
     )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.cache > self.limit:
+            yield Conflict(
+                ("cache", "limit"),
+                f"cache ({self.cache}) is above limit ({self.limit}): even the shortest completion "
+                "would be too long",
+            )
 
 
 class NoLengthControl(Section):

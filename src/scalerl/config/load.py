@@ -8,8 +8,10 @@ each form starts from its own defaults.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -19,6 +21,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from scalerl.config.schema import Config
+from scalerl.config.section import Conflict, Conflicts
 from scalerl.errors import InputError
 
 Tree = dict[str, Any]
@@ -27,6 +30,7 @@ Tree = dict[str, Any]
 ELSEWHERE = {
     "learning_rate": "optimizer.lr",
     "lr": "optimizer.lr",
+    "warmup_steps": "optimizer.warmup_steps",
     "max_steps": "steps",
     "num_generations": "batch.completions",
     "group_size": "batch.completions",
@@ -90,12 +94,22 @@ def load_config(
 
 
 def validated(tree: Mapping[str, Any], sources: Mapping[str, str]) -> Config:
+    """The configuration of a merged tree. `sources`: who set each dotted key, the latest last."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        lines = [_explain(e, sources, tree) for e in error.errors(include_url=False)]
-        count = f"{len(lines)} faults in the configuration" if len(lines) > 1 else "configuration"
-        raise InputError(f"{count}:\n  " + "\n  ".join(lines)) from None
+        faults = found = _faults(error, tree)
+    while found:  # what is bad hides other faults of its section and of the whole: again without it
+        bad = [key for fault in faults for key in fault.keys]
+        try:
+            Config.model_validate(_without(bad, tree))
+            break
+        except ValidationError as error:
+            found = [f for f in _faults(error, tree) if not _overlap(f.keys, bad)]
+            faults = faults + found
+    lines = [_line(fault, sources) for fault in faults]
+    count = f"{len(lines)} faults in the configuration" if len(lines) > 1 else "configuration"
+    raise InputError(f"{count}:\n  " + "\n  ".join(lines))
 
 
 def read_toml(path: Path) -> Tree:
@@ -112,7 +126,8 @@ def read_toml(path: Path) -> Tree:
 def parse_overrides(words: Iterable[str]) -> Tree:
     """`['--loss.type', 'gspo', '--steps=5']` → `{'loss': {'type': 'gspo'}, 'steps': 5}`.
 
-    A value is read as TOML (`5`, `1e-3`, `true`, `"text"`, `[1, 2]`); what is not TOML is text.
+    A value is read as TOML (`5`, `1e-3`, `true`, `"text"`, `[1, 2]`), and `.5` as a number; what is
+    neither is text.
     """
     tree: Tree = {}
     rest = list(words)
@@ -147,6 +162,7 @@ def merge(tree: Tree, layer: Tree, source: str, sources: dict[str, str], prefix:
             merge(tree[key], value, source, sources, f"{path}.")
         else:
             tree[key] = value
+            sources.pop(path, None)  # the latest stands last
             sources[path] = source
 
 
@@ -202,31 +218,79 @@ def _sections_of(annotation: Any) -> list[type[BaseModel]]:
     return [s for part in getattr(annotation, "__args__", ()) for s in _sections_of(part)]
 
 
-def _explain(error: Any, sources: Mapping[str, str], tree: Mapping[str, Any]) -> str:
-    path = _dotted(error["loc"], tree)
-    near = (
-        s
-        for k, s in sources.items()
-        if path and (k.startswith(f"{path}.") or path.startswith(f"{k}."))
-    )
-    source = sources.get(path) or next(near, "configuration")
-    if error["type"] == "extra_forbidden":
-        return f"{source}: unknown key {path!r}{_hint(path, tree)}"
-    message = error["msg"].removeprefix("Value error, ")
-    given = error["input"]
-    shown = "" if isinstance(given, Mapping | BaseModel) else f" (given: {given!r})"
-    return f"{source}: {path + ': ' if path else ''}{message}{shown}"
+def _faults(error: ValidationError, tree: Mapping[str, Any]) -> list[Conflict]:
+    """Every fault with the dotted keys it is about."""
+    faults: list[Conflict] = []
+    for e in error.errors(include_url=False):
+        path = _dotted(e["loc"], tree)
+        cause = e.get("ctx", {}).get("error")
+        if isinstance(cause, Conflicts):
+            for keys, reason in cause.found:
+                full = tuple(f"{path}.{key}" if path else key for key in keys)
+                faults.append(Conflict(full, reason))
+        elif e["type"] == "extra_forbidden":
+            faults.append(Conflict((path,), f"unknown key {path!r}{_hint(path, tree)}"))
+        else:
+            given = e["input"]
+            shown = "" if isinstance(given, Mapping | BaseModel) else f" (given: {given!r})"
+            faults.append(Conflict((path,), f"{e['msg'].removeprefix('Value error, ')}{shown}"))
+    return faults
+
+
+def _line(fault: Conflict, sources: Mapping[str, str]) -> str:
+    """`SOURCE: KEY: reason`, of the layer that set one of the keys last."""
+    source, key = "configuration", fault.keys[0]
+    touched = [(k, s) for k in fault.keys for s in sources if _overlap([k], [s])]
+    if touched:
+        order = list(sources)
+        source = sources[max((s for _, s in touched), key=order.index)]
+        key = next(k for k, s in touched if sources[s] == source)
+    named = fault.reason.startswith((f"{key} ", "unknown key"))
+    return f"{source}: {fault.reason}" if named else f"{source}: {key}: {fault.reason}"
+
+
+def _overlap(keys: Iterable[str], others: Sequence[str]) -> bool:
+    """Whether a dotted key of one is, holds, or is within, one of the others."""
+    pairs = [(f"{key}.", f"{other}.") for key in keys for other in others]
+    return any(a.startswith(b) or b.startswith(a) for a, b in pairs)
+
+
+def _without(keys: Iterable[str], tree: Mapping[str, Any]) -> Tree:
+    """A copy of `tree` without these dotted keys; without a whole list for one of its entries."""
+    rest = copy.deepcopy(dict(tree))
+    for key in keys:
+        node = rest
+        *path, last = key.split(".")
+        for part in path:
+            if not isinstance(node.get(part), dict):
+                last = part
+                break
+            node = node[part]
+        node.pop(last, None)
+    return rest
 
 
 def _hint(path: str, tree: Mapping[str, Any]) -> str:
-    section, _, last = path.rpartition(".")
-    if path in known_keys():
+    """The nearest key, of the same section if one there is near, else of all."""
+    *sections, last = (part for part in path.split(".") if not part.isdigit())
+    section = ".".join(sections)
+    known = known_keys()
+    if path in known:
         form = tree.get(section, {}).get("type", "the chosen type")
         return f": it is no setting of {section}.type = {form!r}"
-    if last in ELSEWHERE:
-        return f" (nearest: {ELSEWHERE[last]!r})"
-    same = [k for k in known_keys() if k.rpartition(".")[2] == last]
-    return f" (nearest: {same[0]!r})" if same else nearest(path, known_keys())
+    inside = f"{section}." if section else ""
+    here = [k.removeprefix(inside).split(".")[0] for k in known if k.startswith(inside)]
+    near = {name: f"{inside}{name}" for name in here}
+    far = {k.rpartition(".")[2]: k for k in reversed(known)} | ELSEWHERE
+    choices = [(near, 0.6), (far, 0.6), (near or far, 0.0)]
+    if not section:
+        choices.insert(0, (ELSEWHERE, 1.0))
+    for names, cutoff in choices:
+        if found := difflib.get_close_matches(last, names, n=1, cutoff=cutoff):
+            key = names[found[0]]
+            own = f"{inside}{key.rpartition('.')[2]}"
+            return f" (nearest: {(own if own in known else key)!r})"
+    return ""
 
 
 def _dotted(loc: Sequence[Any], tree: Mapping[str, Any]) -> str:
@@ -245,7 +309,8 @@ def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        bare_point = re.fullmatch(r"[+-]?(\d+\.|\.\d+)([eE][+-]?\d+)?", text)  # .5 and 2.
+        return float(text) if bare_point else text
 
 
 def _is_number(text: str) -> bool:

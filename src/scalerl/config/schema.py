@@ -7,9 +7,10 @@ the axes of the study in `axes`; here are the model, what watches and keeps a ru
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator
 
 from scalerl.config.axes import (
     Algorithm,
@@ -27,7 +28,7 @@ from scalerl.config.axes import (
     RegimeConfig,
     Sampling,
 )
-from scalerl.config.section import Section
+from scalerl.config.section import Conflict, Section
 from scalerl.config.tasks import Data, Rewards, Sft, Supervised
 
 
@@ -42,6 +43,15 @@ class TinyModel(Section):
         default="chain",
         description="what the tokenizer knows: the signs of the embedded task, or printable ASCII",
     )
+    positions: ClassVar[int] = 128  # tokens of a prompt and its completion
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.hidden % (2 * self.heads):
+            yield Conflict(
+                ("hidden", "heads"),
+                f"hidden ({self.hidden}) must be a multiple of twice heads ({self.heads}): each "
+                "head has an even share of it, which rotary positions take in pairs",
+            )
 
 
 class Lora(Section):
@@ -148,14 +158,13 @@ class Execution(Section):
             raise ValueError(f"{device!r} is not cpu, cuda or cuda:N")
         return device
 
-    @model_validator(mode="after")
-    def _card_each(self) -> Execution:
+    def conflicts(self) -> Iterator[Conflict]:
         if self.trainer_ranks > 1 and self.device.startswith("cuda:"):
-            raise ValueError(
+            yield Conflict(
+                ("trainer_ranks", "device"),
                 f"device = {self.device!r} is one card, and trainer_ranks = {self.trainer_ranks} "
-                "need one each: set device = 'cuda'"
+                "need one each: set device = 'cuda'",
             )
-        return self
 
 
 class Config(Section):
@@ -180,33 +189,73 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
     execution: Execution = Execution()
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Config:
-        limit = self.sampling.max_new_tokens
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from self._lengths()
+        yield from self._dynamic_sampling()
         if not self.model.fp32_head and self.model.weights == "float32":
-            raise ValueError(
+            yield Conflict(
+                ("model.fp32_head", "model.weights"),
                 "model.fp32_head = false changes nothing while model.weights = 'float32': the head "
-                "then runs in FP32 anyway; set model.weights = 'bfloat16'"
+                "then runs in FP32 anyway; set model.weights = 'bfloat16'",
             )
-        if isinstance(self.length, Interruption) and self.length.high >= limit:
-            raise ValueError(
-                f"length.high ({self.length.high}) leaves no room for an answer below "
-                f"sampling.max_new_tokens ({limit})"
+        if self.sampling.recompute_kv and not isinstance(self.regime, Pipeline):
+            yield Conflict(
+                ("sampling.recompute_kv", "regime.type"),
+                f"sampling.recompute_kv changes nothing with regime.type = {self.regime.type!r}: "
+                "no completion is in flight when weights change",
             )
+
+    def _lengths(self) -> Iterator[Conflict]:
+        limit = self.sampling.max_new_tokens
+        prompt = 0 if self.data.sources else self.data.longest_chain
+        if not self.model.path and prompt + limit > TinyModel.positions:
+            room = f"{TinyModel.positions} positions"
+            room += f", of which the longest prompt takes {prompt}" if prompt else ""
+            yield Conflict(
+                ("sampling.max_new_tokens", "data.max_operations", "model.path"),
+                f"sampling.max_new_tokens ({limit}) is too much for the embedded model: it has "
+                f"{room}; set model.path for longer completions",
+            )
+        if isinstance(self.length, Interruption):
+            if self.length.high >= limit:
+                yield Conflict(
+                    ("length.high", "sampling.max_new_tokens"),
+                    f"length.high ({self.length.high}) leaves no room for an answer below "
+                    f"sampling.max_new_tokens ({limit})",
+                )
+            if self.length.solution_tokens > limit:
+                yield Conflict(
+                    ("length.solution_tokens", "sampling.max_new_tokens"),
+                    f"length.solution_tokens ({self.length.solution_tokens}) is above "
+                    f"sampling.max_new_tokens ({limit}), the limit of thinking and answer together",
+                )
         if isinstance(self.length, LengthPenalty) and self.length.limit > limit:
-            raise ValueError(
+            yield Conflict(
+                ("length.limit", "sampling.max_new_tokens"),
                 f"length.limit ({self.length.limit}) is above sampling.max_new_tokens ({limit}): "
-                "the penalty would never be full"
+                "the penalty would never be full",
             )
-        if self.algorithm.zero_variance == "dynamic" and self.batch.oversample != 1.0:
-            raise ValueError(
+
+    def _dynamic_sampling(self) -> Iterator[Conflict]:
+        if self.algorithm.zero_variance != "dynamic":
+            default = Algorithm().dynamic_limit  # a file written by a run has every default in it
+            if self.algorithm.dynamic_limit != default:
+                yield Conflict(
+                    ("algorithm.dynamic_limit", "algorithm.zero_variance"),
+                    "algorithm.dynamic_limit changes nothing while algorithm.zero_variance = "
+                    f"{self.algorithm.zero_variance!r}: it bounds the refill of 'dynamic'",
+                )
+            return
+        if self.batch.oversample != 1.0:
+            yield Conflict(
+                ("batch.oversample", "algorithm.zero_variance"),
                 "algorithm.zero_variance = 'dynamic' refills the batch itself: "
-                "set batch.oversample = 1"
+                "set batch.oversample = 1",
             )
-        if self.algorithm.zero_variance == "dynamic" and isinstance(self.regime, PpoOffPolicy):
-            raise ValueError(
+        if isinstance(self.regime, PpoOffPolicy):
+            yield Conflict(
+                ("algorithm.zero_variance", "regime.type"),
                 "algorithm.zero_variance = 'dynamic' draws as many prompts as a step needs, but "
                 "regime.type = 'ppo_off_policy' fixes how many a phase generates: use "
-                "'filter' with batch.oversample, or another regime"
+                "'filter' with batch.oversample, or another regime",
             )
-        return self

@@ -77,6 +77,11 @@ class Data(Section):
         default=6, ge=1, le=12, description="operations of the longest chain"
     )
 
+    @property
+    def longest_chain(self) -> int:
+        """Tokens of the embedded task's longest prompt, `3a+8b-4c*7=`."""
+        return 3 * self.max_operations + 2
+
     @field_validator("on_error", mode="before")
     @classmethod
     def _never_cut(cls, value: object) -> object:
