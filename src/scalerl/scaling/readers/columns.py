@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from scalerl.errors import InputError
-from scalerl.scaling.readers.table import Table
+from scalerl.scaling.readers.table import Cell, Table, not_a_number
 
 COMPUTE_NAMES = (
     "device_hours",
@@ -52,6 +52,8 @@ STEP_NAMES = (
     "training_step",
 )
 RUN_NAMES = ("run", "run_name", "run_id", "experiment", "variant", "recipe")
+NUMBERED_RUNS = ("run", "run_id", "seed")
+"""Names taken for runs also where they hold numbers, few of them."""
 REWARD = re.compile(
     r"(^|[/_.\s-])(pass_?rate|mean@\d+|avg@\d+|pass@1|accuracy|acc|reward|rewards|score|success_rate"
     r"|correct|solve_rate)($|[/_.\s-])",
@@ -77,20 +79,17 @@ class Series:
     notes: tuple[str, ...] = ()
 
 
-def find_series(table: Table, name: str, compute: str | None, reward: str | None) -> list[Series]:
-    """Every curve in a table. Errors: InputError listing the candidates where it is open."""
-    wandb = _wandb_series(table, compute, reward)
+def find_series(
+    table: Table, name: str, compute: str | None, reward: str | None, run: str | None = None
+) -> list[Series]:
+    """Every curve in a table; of a W&B export only that of `run`, where one is asked for.
+
+    Errors: InputError listing the candidates where it is open.
+    """
+    wandb = _wandb_series(table, compute, reward, run)
     if wandb:
         return wandb
-    run_column = next(
-        (c for c in table.columns if _plain(c) in RUN_NAMES and _text(table, c)), None
-    )
-    groups: list[tuple[str, tuple[int, ...] | None]] = [(name, None)]
-    if run_column is not None and run_column not in (compute, reward):
-        cells = table.columns[run_column]
-        runs = list(dict.fromkeys(str(v) for v in cells if v is not None))
-        if len(runs) > 1:
-            groups = [(run, tuple(i for i, v in enumerate(cells) if str(v) == run)) for run in runs]
+    groups, told = _runs(table, name, compute, reward)
     reward_column = _named(table, reward, "--reward") if reward else _find_reward(table)
     if compute:
         compute_column, notes = _named(table, compute, "--compute"), ()
@@ -104,6 +103,7 @@ def find_series(table: Table, name: str, compute: str | None, reward: str | None
     chosen = (f"compute is column {compute_column!r}, pass rate is column {reward_column!r}",)
     if (compute_column, reward_column) == ("device_hours", "pass_rate"):
         chosen, notes = (), ()  # the names of our own run directories need no telling
+    notes = (*notes, *told)
     return [
         Series(
             name=group,
@@ -116,6 +116,54 @@ def find_series(table: Table, name: str, compute: str | None, reward: str | None
         )
         for group, rows in groups
     ]
+
+
+def _runs(
+    table: Table, name: str, compute: str | None, reward: str | None
+) -> tuple[list[tuple[str, tuple[int, ...] | None]], tuple[str, ...]]:
+    """(name, its rows) of each run that the columns of runs tell apart, and what to say of it."""
+    columns = [
+        c
+        for c in table.columns
+        if c not in (compute, reward) and (_names_runs(table, c) or _numbers_runs(table, c))
+    ]
+    keys: list[str | None] = [None] * len(table.lines)
+    used: list[str] = []
+    for column in columns:
+        cells = [_run_name(column, v) for v in table.columns[column]]
+        both = list(zip(keys, cells, strict=True))
+        if len({b for b in both if b[1]}) > max(1, len({k for k in keys if k})):
+            keys = ["/".join(p for p in pair if p) or None for pair in both]
+            used.append(column)
+    if not used:
+        return [(name, None)], ()
+    lost = [line for line, key in zip(table.lines, keys, strict=True) if key is None]
+    told = (
+        (f"{len(lost)} rows name no run ({', '.join(used)}) and were left out, first {lost[0]}",)
+        if lost
+        else ()
+    )
+    runs = list(dict.fromkeys(k for k in keys if k))
+    return [(r, tuple(i for i, key in enumerate(keys) if key == r)) for r in runs], told
+
+
+def _names_runs(table: Table, column: str) -> bool:
+    return _plain(column) in RUN_NAMES and _text(table, column)
+
+
+def _numbers_runs(table: Table, column: str) -> bool:
+    """Whether a column numbers runs: whole numbers, each on three rows or more on average."""
+    cells = [v for v in table.columns[column] if v is not None]
+    if _plain(column).rsplit("/", 1)[-1] not in NUMBERED_RUNS or not cells:
+        return False
+    whole = all(isinstance(v, float) and v.is_integer() for v in cells)
+    return whole and 3 * len(set(cells)) <= len(cells)
+
+
+def _run_name(column: str, value: Cell) -> str | None:
+    if value is None:
+        return None
+    return value if isinstance(value, str) else f"{column} {value:g}"
 
 
 def _plain(name: str) -> str:
@@ -154,6 +202,7 @@ def _find_compute(table: Table, reward: str) -> tuple[str, tuple[str, ...]]:
     if not ranked:
         if len(numeric) == 1:
             return numeric[0], ()
+        _say_why_not_numeric(table, [c for c in table.columns if _rank(c) is not None])
         raise InputError(
             f"{table.source}: no column is known to be compute; choose one with --compute: "
             + (", ".join(repr(c) for c in numeric) or "none has numbers")
@@ -181,27 +230,27 @@ def _find_reward(table: Table) -> str:
     if not candidates and len(rest) == 2 and len(numeric) == 2:
         return rest[1]  # two columns of numbers: x, then y
     if not candidates:
-        _say_why_not_numeric(table)
+        rates = [c for c in table.columns if c == "pass_rate" or REWARD.search(c)]
+        _say_why_not_numeric(table, rates)
     listed = ", ".join(repr(c) for c in candidates or rest)
     problem = "several columns could be the pass rate" if candidates else "no column is a pass rate"
     raise InputError(f"{table.source}: {problem}; choose one with --reward: {listed or 'none'}")
 
 
-def _say_why_not_numeric(table: Table) -> None:
-    """An error that shows the first cell of a pass-rate column without numbers, if there is one."""
-    for name, cells in table.columns.items():
-        if not (name == "pass_rate" or REWARD.search(name)) or table.numeric(name):
+def _say_why_not_numeric(table: Table, columns: list[str]) -> None:
+    """An error that shows the first cell of the first of these columns without a number."""
+    for name in columns:
+        if table.numeric(name):
             continue
-        for i, value in enumerate(cells):
+        for i, value in enumerate(table.columns[name]):
             if isinstance(value, str) and value != name:
-                comma = "; use a decimal point" if re.fullmatch(r"-?\d+,\d+", value) else ""
-                raise InputError(
-                    f"{table.where(i)}: column {name!r} has {value!r}, which is not a number{comma}"
-                )
+                raise InputError(not_a_number(table, name, i))
         raise InputError(f"{table.source}: column {name!r} holds no numbers")
 
 
-def _wandb_series(table: Table, compute: str | None, reward: str | None) -> list[Series]:
+def _wandb_series(
+    table: Table, compute: str | None, reward: str | None, run: str | None
+) -> list[Series]:
     """Series of a W&B export: columns `run - metric`, `__MIN` and `__MAX` beside them."""
     found = {c: m for c in table.columns if (m := WANDB.match(c)) is not None}
     others = [c for c in table.columns if c not in found]
@@ -219,6 +268,8 @@ def _wandb_series(table: Table, compute: str | None, reward: str | None) -> list
     out: list[Series] = []
     for column, m in values.items():
         if m["metric"] != metric or (reward in values and column != reward):
+            continue
+        if run is not None and run != m["run"] and any(v["run"] == run for v in values.values()):
             continue
         own = f"{m['run']} - {joined}"
         source = own if own in values else joined

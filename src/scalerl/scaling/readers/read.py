@@ -6,10 +6,12 @@ from pathlib import Path
 
 from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
-from scalerl.scaling.readers.clean import RESTARTS, SCALES, Restarts, Scale, clean
+from scalerl.scaling.readers.clean import clean
+from scalerl.scaling.readers.clock import RESTARTS, Restarts
 from scalerl.scaling.readers.columns import Series, find_series
+from scalerl.scaling.readers.scales import SCALES, Scale
 from scalerl.scaling.readers.stores import is_sqlite, read_store
-from scalerl.scaling.readers.table import Table, read_csv, read_json, read_jsonl
+from scalerl.scaling.readers.table import Table, read_csv, read_json, read_jsonl, read_text
 from scalerl.scaling.readers.tensorboard import event_runs, read_events
 
 RUN_LOG = "curve.jsonl"
@@ -36,10 +38,13 @@ def read_curves(
         raise InputError(f"scale {scale!r} is none of {', '.join(SCALES)}")
     if restarts not in RESTARTS:
         raise InputError(f"restarts {restarts!r} is none of {', '.join(RESTARTS)}")
+    tables = _tables(Path(path))
+    if run is not None:  # a run that is not asked for may lack what this one has
+        tables = [t for t in tables if run == t[0] or run.startswith(f"{t[0]}/task ")] or tables
     pairs = [
         (table, series)
-        for name, table in _tables(Path(path))
-        for series in _series(table, name, compute, reward)
+        for name, table in tables
+        for series in _series(table, name, compute, reward, run)
     ]
     if run is not None:
         names = [s.name for _, s in pairs]
@@ -82,6 +87,10 @@ def _tables(path: Path) -> list[tuple[str, Table]]:
         raise InputError(f"{path}: no such file or directory")
     if path.is_dir():
         return _directory(path)
+    if not path.is_file():  # a pipe, which can be read but once and has no name to go by
+        text = read_text(path)
+        read = read_json if text.lstrip()[:1] in ("{", "[") else read_csv
+        return [("piped", read(path, text))]
     if is_sqlite(path):
         return read_store(path)
     suffix = path.suffix.lower()
@@ -111,9 +120,11 @@ def _directory(path: Path) -> list[tuple[str, Table]]:
     )
 
 
-def _series(table: Table, name: str, compute: str | None, reward: str | None) -> list[Series]:
+def _series(
+    table: Table, name: str, compute: str | None, reward: str | None, run: str | None
+) -> list[Series]:
     """The series of a table; one more for each task where a `task` column splits it."""
-    found = find_series(table, name, compute, reward)
+    found = find_series(table, name, compute, reward, run)
     cells: Sequence[object] = table.columns.get("task", ())
     tasks = list(dict.fromkeys(t for t in cells if t is not None))
     if not tasks:

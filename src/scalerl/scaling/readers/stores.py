@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scalerl.errors import InputError
-from scalerl.scaling.readers.table import Table, columns_of
+from scalerl.scaling.readers.table import Table, columns_of, parse_json
 
 MAGIC = b"SQLite format 3\x00"
 MLFLOW_INFINITY = 1.79e308
@@ -83,17 +83,20 @@ def _label(names: dict[str, str], run: str) -> str:
 
 
 def _trackio(db: sqlite3.Connection, path: Path) -> list[tuple[str, Table]]:
-    """trackio keeps one row a log call, its metrics as a JSON object."""
+    """trackio keeps one row a log call, its metrics as a JSON object.
+
+    Rows stay in the order in which they were logged: a run that begins its steps again shows it.
+    """
     runs: dict[str, list[dict[str, Any]]] = {}
     project = "project_name" if "project_name" in _columns(db, "metrics") else "''"
     rows = db.execute(
-        f"SELECT id, {project}, run_name, step, metrics FROM metrics ORDER BY run_name, step, id"
+        f"SELECT id, {project}, run_name, step, metrics FROM metrics ORDER BY run_name, id"
     ).fetchall()
     several = len({row[1] for row in rows}) > 1
     for number, group, run_name, step, text in rows:
         run = f"{group}/{run_name}" if several else run_name
         try:
-            metrics: Any = json.loads(text)
+            metrics: Any = parse_json(text, f"{path}: metrics of row {number}")
         except (json.JSONDecodeError, TypeError) as error:
             raise InputError(f"{path}: metrics of row {number} are not JSON") from error
         if isinstance(metrics, dict):

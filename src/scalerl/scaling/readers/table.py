@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from scalerl.errors import InputError
 
 Cell = float | str | None
 """A number (NaN and infinity included), text, or nothing."""
+THOUSANDS = re.compile(r"-?\d{1,3}([,.' \u00a0\u202f]\d{3})+(\.\d+)?")
+"""1,500 and 1 500.25: a thousands separator, or a comma that might be one."""
+DEEPEST = 40
+"""Levels of nested keys that become columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,17 @@ class Table:
         return any(isinstance(v, float) and math.isfinite(v) for v in self.columns[name])
 
 
+def not_a_number(table: Table, column: str, i: int) -> str:
+    """The message about text in row i of a column of numbers."""
+    value = table.columns[column][i]
+    advice = ""
+    if isinstance(value, str) and THOUSANDS.fullmatch(value):
+        advice = "; write thousands without a separator"
+    elif isinstance(value, str) and re.fullmatch(r"-?\d+,\d+", value):
+        advice = "; use a decimal point"
+    return f"{table.where(i)}: column {column!r} has {value!r}, which is not a number{advice}"
+
+
 def read_text(path: Path) -> str:
     """A file's text. Errors: InputError when it cannot be read or is not UTF-8."""
     try:
@@ -57,13 +73,13 @@ def cell(text: str) -> Cell:
         return text
 
 
-def read_csv(path: Path) -> Table:
+def read_csv(path: Path, text: str | None = None) -> Table:
     """A CSV file with `,`, `;`, tab or spaces between cells; quoted cells may hold any of them.
 
     A file without a header gets the names `column 1`, `column 2`. Lines that start with `#` are
     skipped. Errors: InputError naming the line whose number of cells differs from the header's.
     """
-    text = read_text(path)
+    text = read_text(path) if text is None else text
     delimiter = _delimiter(text)
     reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True, strict=True)
     header: list[str] | None = None
@@ -117,12 +133,23 @@ def _delimiter(text: str) -> str:
     return best if counts[best] > 1 or " " not in first.strip() else " "
 
 
-def read_jsonl(path: Path) -> Table:
+def parse_json(text: str, place: str) -> Any:
+    """JSON with every number a float, however long: beyond the range of floats it is infinite.
+
+    Errors: InputError at `place` when it is nested too deeply; JSONDecodeError when it is no JSON.
+    """
+    try:
+        return json.loads(text, parse_int=float)
+    except RecursionError as error:
+        raise InputError(f"{place}: the JSON is nested too deeply to be a log") from error
+
+
+def read_jsonl(path: Path, text: str | None = None) -> Table:
     """One JSON object a line; nested keys joined by `/`. A torn last line is skipped and noted.
 
     Errors: InputError naming file:line for any other line that is not a JSON object.
     """
-    text = read_text(path)
+    text = read_text(path) if text is None else text
     records: list[dict[str, Any]] = []
     lines: list[int] = []
     notes: list[str] = []
@@ -131,7 +158,7 @@ def read_jsonl(path: Path) -> Table:
         if not line.strip():
             continue
         try:
-            record: Any = json.loads(line)
+            record = parse_json(line, f"{path}:{number}")
         except json.JSONDecodeError as error:
             if number == len(parts):  # no newline after it: the writer was cut off
                 notes.append(f"line {number} is cut off and was skipped")
@@ -148,17 +175,17 @@ def read_jsonl(path: Path) -> Table:
     return Table(source=str(path), columns=columns_of(records), lines=lines, notes=tuple(notes))
 
 
-def read_json(path: Path) -> Table:
+def read_json(path: Path, text: str | None = None) -> Table:
     """A JSON file: a list of objects, an object of lists, or an object that holds one of these.
 
     Reads, for instance, the `log_history` of a Hugging Face trainer_state.json. Errors: InputError.
     """
-    text = read_text(path)
+    text = read_text(path) if text is None else text
     try:
-        saved: Any = json.loads(text)
+        saved = parse_json(text, str(path))
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
-            return read_jsonl(path)
+            return read_jsonl(path, text)
         raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg})") from error
     inner = list(cast(dict[str, Any], saved).values()) if isinstance(saved, dict) else []
     for found in [cast(Any, saved), *inner]:
@@ -186,7 +213,7 @@ def _records(found: Any) -> list[dict[str, Any]]:
 
 
 def columns_of(records: Iterable[dict[str, Any]]) -> dict[str, list[Cell]]:
-    """Records as columns, with nothing where a record lacks a key; lists are left out."""
+    """Records as columns, nothing where a record lacks a key; lists and deep nests are left out."""
     flat = [dict(_flatten(record, "")) for record in records]
     names = list(dict.fromkeys(name for record in flat for name in record))
     return {name: [record.get(name) for record in flat] for name in names}
@@ -195,7 +222,7 @@ def columns_of(records: Iterable[dict[str, Any]]) -> dict[str, list[Cell]]:
 def _flatten(record: dict[str, Any], prefix: str) -> Iterable[tuple[str, Cell]]:
     for key, value in record.items():
         name = f"{prefix}{key}"
-        if isinstance(value, dict):
+        if isinstance(value, dict) and prefix.count("/") < DEEPEST:
             yield from _flatten(cast(dict[str, Any], value), f"{name}/")
         elif value is None or isinstance(value, str):
             yield name, cell(value) if isinstance(value, str) and name != "task" else value

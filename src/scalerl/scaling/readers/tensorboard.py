@@ -37,29 +37,42 @@ def _started(file: Path) -> tuple[float, str]:
 
 
 def read_events(files: list[Path]) -> Table:
-    """Scalars by step, one column a tag. After a resume the later file wins from its first step on.
+    """Scalars by step, one column a tag. After a resume the later file wins, tag by tag.
 
-    Errors: InputError when no file holds a scalar.
+    Files that share a tag are parts of one run: from the first step at which the later one has a
+    shared tag, it replaces the tags that it has. A file of other tags (an evaluator's beside a
+    trainer's) replaces nothing. Errors: InputError when no file holds a scalar.
     """
     rows: dict[int, dict[str, Cell]] = {}
     notes: list[str] = []
     for file in files:
-        events = [(s, v) for _, s, values in _events(file) for v in values.items()]
-        if not events:
-            continue
-        first = min(step for step, _ in events)
-        replaced = [step for step in rows if step >= first]
-        for step in replaced:
-            del rows[step]
-        if replaced:
+        events = [(s, tag, v) for _, s, values in _events(file) for tag, v in values.items()]
+        known = {tag for row in rows.values() for tag in row}
+        mine = {tag for _, tag, _ in events}
+        first = min((step for step, tag, _ in events if tag in known), default=None)
+        if first is not None:
+            replaced = [s for s, row in rows.items() if s >= first and not mine.isdisjoint(row)]
+            for step in replaced:
+                rows[step] = {tag: v for tag, v in rows[step].items() if tag not in mine}
+            if replaced:
+                notes.append(
+                    f"{len(replaced)} steps from {min(replaced)} on are taken from the later file "
+                    f"{file.name}"
+                )
+        again: dict[int, None] = {}
+        for step, tag, value in events:
+            row = rows.setdefault(step, {})
+            if row.get(tag, value) != value:
+                again[step] = None
+            row[tag] = value
+        if again:
             notes.append(
-                f"{len(replaced)} steps from {first} on are taken from the later file {file.name}"
+                f"{len(again)} steps of {file.name} are logged again and the last counts: step "
+                f"{next(iter(again))} first"
             )
-        for step, (tag, value) in events:
-            rows.setdefault(step, {})[tag] = value
     if not rows:
         raise InputError(f"{files[0].parent}: the TensorBoard files hold no scalars")
-    steps = sorted(rows)
+    steps = sorted(s for s, row in rows.items() if row)
     tags = list(dict.fromkeys(tag for step in steps for tag in rows[step]))
     columns: dict[str, list[Cell]] = {tag: [rows[s].get(tag) for s in steps] for tag in tags}
     columns.setdefault("step", [float(s) for s in steps])
@@ -84,13 +97,19 @@ def _events(file: Path) -> Iterator[tuple[float, int, dict[str, float]]]:
         wall_time, step, scalars = 0.0, 0, dict[str, float]()
         for field, value in _fields(data[start : start + length], file):
             if field == 1 and isinstance(value, bytes):
-                (wall_time,) = struct.unpack("<d", value)
+                wall_time = _float("<d", value, file)
             elif field == 2 and isinstance(value, int):
                 step = value
             elif field == 5 and isinstance(value, bytes):
                 scalars.update(_summary(value, file))
         yield wall_time, step, scalars
         at = start + length + 4
+
+
+def _float(form: str, value: bytes, file: Path) -> float:
+    if len(value) != struct.calcsize(form):
+        raise InputError(f"{file}: not a TensorBoard event file (a number of {len(value)} bytes)")
+    return struct.unpack(form, value)[0]
 
 
 def _summary(message: bytes, file: Path) -> dict[str, float]:
@@ -104,7 +123,7 @@ def _summary(message: bytes, file: Path) -> dict[str, float]:
             if inner == 1 and isinstance(content, bytes):
                 tag = content.decode("utf-8", "replace")
             elif inner == 2 and isinstance(content, bytes):
-                (number,) = struct.unpack("<f", content)
+                number = _float("<f", content, file)
             elif inner == 8 and isinstance(content, bytes):
                 number = _scalar_tensor(content, file)
         if tag and number is not None:
