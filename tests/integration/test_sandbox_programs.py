@@ -320,3 +320,14 @@ def test_without_a_sandbox_nothing_runs_unless_allowed(monkeypatch: pytest.Monke
     assert code_outcome(good, printed(("", "6")), allow_unsandboxed=True) == "correct"
     with pytest.raises(InputError, match="only under bubblewrap"):
         CodePool(kind="landlock", limits=Limits(processes=True))
+
+
+def test_closing_returns_when_a_sandbox_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.Event()
+    monkeypatch.setattr(code, "CLOSE_S", 0.2)
+    monkeypatch.setattr(Sandbox, "close", lambda sandbox: held.wait(60))
+    pool = CodePool(workers=2, kind="none")
+    began = time.monotonic()
+    pool.close()
+    assert time.monotonic() - began < 20
+    held.set()

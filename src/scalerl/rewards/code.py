@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from types import TracebackType
@@ -36,6 +37,8 @@ from scalerl.rewards.code_tests import Tests, read_livecodebench, read_tests, wr
 from scalerl.rewards.exact import Outcome
 from scalerl.rewards.sandbox import Kind, Limits, Run, Sandbox, SandboxBroken
 from scalerl.rewards.sandbox_probe import choose_kind
+
+CLOSE_S = 15.0  # for all workers to end; their sandboxes are killed before
 
 __all__ = [
     "Checked",
@@ -204,8 +207,9 @@ class CodePool:
             self._todo.put(None)
         for sandbox in self._sandboxes:
             sandbox.abort()
-        for thread in self._threads:
-            thread.join()
+        deadline = time.monotonic() + CLOSE_S
+        for thread in self._threads:  # one that is held up is a daemon: it ends with this process
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, RunError
 from scalerl.messages import Prompt
 from scalerl.rewards.code import CodePool
 from scalerl.rewards.exact import Outcome, exact_outcome
@@ -37,6 +37,7 @@ JUNK = ("", "I do not know.", "?", "<answer></answer>", r"\boxed{}")
 HOW_STATED = ", or say how it is stated, such as answer = '#### {answer}' in the source"
 STATED = ("{}", r"\boxed{{{}}}", "<answer>{}</answer>", "Answer: {}")  # a right answer, as said
 POLL_S = 0.01
+WAIT_S = 600.0  # for one verdict: beyond the starts of workers and the limits of all programs
 
 _OUTCOMES = frozenset(get_args(Outcome))
 
@@ -111,7 +112,7 @@ class Scorer:
             self._code = CodePool(workers=workers, allow_unsandboxed=allow_unsandboxed_code)
         self._code_futures: dict[int, Future[Checked]] = {}
         self._numbers = itertools.count()
-        self._done: queue.SimpleQueue[tuple[int, str, Checked]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, str, Future[Checked]]] = queue.SimpleQueue()
         self._open = 0
         self.counts: Counter[tuple[str, str]] = Counter()  # (task, outcome) of all that was scored
 
@@ -146,10 +147,14 @@ class Scorer:
 
     def _expect(self, ticket: int, prompt: Prompt, future: Future[Checked]) -> None:
         self._open += 1
-        future.add_done_callback(lambda f: self._done.put((ticket, prompt.task, f.result())))
+        future.add_done_callback(lambda f: self._done.put((ticket, prompt.task, f)))
 
     def collect(self, timeout_s: float = 0.0) -> list[Collected]:
-        """All that is ready; waits up to `timeout_s` for the first where any is pending."""
+        """All that is ready; waits up to `timeout_s` for the first where any is pending.
+
+        Raises:
+            RunError: the workers broke.
+        """
         ready: list[Collected] = []
         deadline = time.monotonic() + timeout_s
         while self._open > len(ready):
@@ -158,25 +163,38 @@ class Scorer:
             if self._code_futures:
                 patience = min(patience, POLL_S)
             try:
-                ticket, task, checked = (
+                ticket, task, future = (
                     self._done.get(timeout=patience) if patience > 0 else self._done.get_nowait()
                 )
             except queue.Empty:  # nothing yet: look again until the time is up
                 if ready or time.monotonic() >= deadline:
                     break
                 continue
+            checked = future.result()
             self.counts[task, checked.outcome] += 1
             ready.append(Collected(ticket, *checked))
         self._open -= len(ready)
         return ready
 
     def score_now(self, prompt: Prompt, text: str) -> Checked:
-        """The verdict on one completion, waiting for it; apart from any tickets."""
+        """The verdict on one completion, waiting for it; apart from any tickets.
+
+        Raises:
+            RunError: the workers broke, or gave no verdict by the time when every check has one.
+        """
         future = self._start(prompt, text)
-        while not future.done() and self._code_futures:
+        wait_s = WAIT_S + self._workers.limit_s
+        deadline = time.monotonic() + wait_s
+        while not future.done() and self._code_futures and time.monotonic() < deadline:
             self._drain_code()
             time.sleep(POLL_S / 10)
-        checked = future.result()
+        try:
+            checked = future.result(timeout=max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise RunError(
+                f"waited {wait_s:.0f} s for the {self._checks[prompt.task].reward} check of an "
+                f"answer to prompt {prompt.id!r}: no verdict"
+            ) from None
         self.counts[prompt.task, checked.outcome] += 1
         return checked
 
@@ -326,7 +344,10 @@ class Scorer:
         future: Future[Checked] = Future()
 
         def told(verdict: Future[Verdict]) -> None:
-            future.set_result(_judged(verdict.result(), threshold))
+            try:
+                future.set_result(_judged(verdict.result(), threshold))
+            except RunError as error:  # raised where the verdict is waited for
+                future.set_exception(error)
 
         self._workers.submit(job).add_done_callback(told)
         return future

@@ -1,19 +1,21 @@
 """The process that checks one answer after the other, and may be killed at any moment.
 
-    python -m scalerl.rewards.worker MEMORY_BYTES        (started by `workers`)
+    python -m scalerl.rewards.worker MEMORY_BYTES PARENT_PID [MODULE ...]    (by `workers`)
 
 One JSON object a line comes in on standard input, one goes out on standard output for each.
-Memory is limited before anything is read; a check that runs on when its parent is gone ends by
-its limit of CPU time. What a plug-in prints goes to standard error.
+Memory is limited before anything is read, and the kernel ends the process with its parent. What a
+plug-in prints goes to standard error.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import logging
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -23,6 +25,7 @@ Job = dict[str, Any]
 NICE = 5  # training goes first where the cores are shared
 TASKSET = "verifiers:"  # before the name of one that is to be imported
 CPU_MARGIN_S = 5  # beyond a job's limit, after which the kernel ends the process
+PR_SET_PDEATHSIG = 1
 
 
 def answer(job: Job) -> dict[str, Any]:
@@ -75,19 +78,29 @@ def load_plugin(path: str) -> Callable[[str, dict[str, Any]], float | str]:
 
 def main() -> None:
     limit = int(sys.argv[1])
+    _die_with(int(sys.argv[2]))
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICE)
     logging.disable(logging.WARNING)  # math-verify warns that its own timeout is off, as it must be
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    for module in sys.argv[2:]:
+    for module in sys.argv[3:]:
         _load(module)
     _say(replies, {"ready": True})
     for line in sys.stdin.buffer:
         job = json.loads(line)
         _limit_cpu(job["limit_s"])
         _say(replies, {"id": job["id"], **answer(job)})
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process with its parent, whatever check it is in."""
+    if sys.platform != "linux":
+        return  # the end of its input ends it after the check
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it went before the line above
+        os._exit(1)
 
 
 def _load(module: str) -> None:

@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
-from scalerl.errors import InputError
+from scalerl.errors import InputError, RunError
 from scalerl.messages import Prompt
+from scalerl.rewards import scorer as scorer_module
+from scalerl.rewards import workers
 from scalerl.rewards.sandbox_probe import try_kind
 from scalerl.rewards.scorer import Check, Scorer
 
@@ -192,3 +194,38 @@ def test_programs_are_run_against_the_tests_of_their_own_prompt():
         assert scorer.pending == 0
     assert told == [*((i, o) for i, (_, _, o) in enumerate(answers)), (6, "no_answer")]
     assert scorer.counts["code", "wrong"] == 4
+
+
+def test_a_broken_pool_is_an_error_where_verdicts_are_waited_for(monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError("no process left")
+
+    monkeypatch.setattr(workers.subprocess, "Popen", refuse)
+    with Scorer({"math": Check(reward="math")}) as scorer:
+        scorer.submit(0, prompt("math", "2x+2"), r"\boxed{2(x+1)}")
+        with pytest.raises(RunError, match="no process left"):
+            scorer.collect(timeout_s=20.0)
+        with pytest.raises(RunError, match="no process left"):
+            scorer.score_now(prompt("math", "2x+2"), r"\boxed{2(x+1)}")
+    with (
+        Scorer({"math": Check(reward="math")}) as scorer,
+        pytest.raises(RunError, match="no process left"),
+    ):
+        scorer.score_now(prompt("math", "2x+2"), r"\boxed{2(x+1)}")
+
+
+@pytest.mark.parametrize("reward", ["math", pytest.param("code", marks=needs_sandbox)])
+def test_waiting_for_one_verdict_has_an_end_that_names_it(reward, monkeypatch):
+    monkeypatch.setattr(scorer_module, "WAIT_S", 0.0)
+    with Scorer({"t": Check(reward=reward)}, {"p": {"tests": ECHO}}, limit_s=0.1) as scorer:
+        pool = scorer._workers if reward == "math" else scorer._code
+        monkeypatch.setattr(pool, "_hand_out" if reward == "math" else "collect", nothing)
+        with pytest.raises(RunError, match=rf"waited .* s for the {reward} check .* prompt 'p'"):
+            scorer.score_now(prompt("t", "2x+2"), r"\boxed{2(x+1)}")
+
+
+ECHO = '[{"input": "3\\n", "output": "3\\n"}]'
+
+
+def nothing(*arguments):
+    return []

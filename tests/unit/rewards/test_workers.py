@@ -1,19 +1,42 @@
 """The pool of killable processes: limits hold, nothing else is touched, any thread may ask."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from scalerl.errors import RunError
+from scalerl.rewards import workers as workers_module
 from scalerl.rewards.math import math_job, math_outcome
 from scalerl.rewards.workers import Workers
 
 SOURCE = """
 import os, time
+def say(line):  # where only verdicts belong
+    for number in range(3, 10):
+        try:
+            os.write(number, line + b"\\n")
+        except OSError:
+            pass
 def score(completion, prompt):
     print("noise on standard output")
     match completion:
+        case "mute":
+            os.closerange(0, 64)
+            time.sleep(60)
+        case "babble": say(b"no verdict")
+        case "list": say(b"[1]")
+        case "brackets": say(b"[" * 60000)
+        case "other": say(b'{"id": 0, "score": 1.0}')
+        case "no verdict": say(b'{"id": %d}' % 1)
+        case "flood":
+            while True:
+                say(bytes(1 << 16).replace(b"\\0", b"x")[:-1])
         case "hang":
             while True:
                 try:
@@ -105,6 +128,108 @@ def test_closing_answers_what_is_open_and_leaves_no_process(plugin):
 
 def test_workers_that_do_not_start_are_an_error_and_no_verdict(plugin):
     with Workers(memory_bytes=1 << 20) as workers:
-        assert workers.check(plugin("fine"))["outcome"] == "error"
+        with pytest.raises(RunError, match="do not start"):
+            workers.check(plugin("fine"))
         with pytest.raises(RunError, match="do not start"):
             workers.submit(plugin("fine"))
+
+
+def test_a_worker_that_closes_its_channel_and_stays_is_killed(plugin):
+    with Workers(limit_s=30, preload=()) as workers:
+        asked = [workers.submit(plugin(text)) for text in ("mute", "fine")]
+        verdicts = [future.result(timeout=30) for future in asked]
+    assert "ended with status -9" in verdicts[0]["reason"]
+    assert verdicts[1] == {"score": 1.0}
+
+
+@pytest.mark.parametrize("noise", ["babble", "list", "brackets", "other", "no verdict", "flood"])
+def test_a_worker_that_says_what_is_no_verdict_is_treated_as_gone(plugin, noise):
+    with Workers(limit_s=30, preload=()) as workers:
+        asked = [workers.submit(plugin(text)) for text in (noise, "fine")]
+        verdicts = [future.result(timeout=30) for future in asked]
+        assert workers.crashed == 1
+    assert verdicts == [
+        {"outcome": "error", "reason": "the worker said what is no verdict"},
+        {"score": 1.0},
+    ]
+
+
+def test_a_stopped_worker_holds_a_large_job_no_longer_than_its_limit(plugin):
+    with Workers(count=2, limit_s=2.0, preload=()) as workers:
+        large = {**plugin("fine"), "more": "x" * (1 << 20)}
+        assert workers.submit(large).result(timeout=30) == {"score": 1.0}
+        while not all(worker.ready for worker in workers._workers):
+            time.sleep(0.05)
+        os.kill(workers._workers[0].process.pid, signal.SIGSTOP)
+        asked = [workers.submit(job) for job in (large, plugin("fine"), large)]
+        verdicts = [future.result(timeout=30) for future in asked]
+    assert verdicts == [
+        {"outcome": "timeout", "reason": "over 2.0 s"},
+        {"score": 1.0},
+        {"score": 1.0},
+    ]
+
+
+def test_a_fault_of_the_pool_itself_is_told_to_all_who_wait_and_ask(plugin, monkeypatch):
+    def refuse(*arguments, **options):
+        raise BlockingIOError("no process left")
+
+    with Workers(limit_s=30, preload=()) as workers:
+        assert workers.check(plugin("fine")) == {"score": 1.0}
+        monkeypatch.setattr(workers_module.subprocess, "Popen", refuse)
+        asked = [workers.submit(plugin(text)) for text in ("die", "fine")]
+        assert asked[0].result(timeout=30)["outcome"] == "error"
+        with pytest.raises(RunError, match="BlockingIOError: no process left"):
+            asked[1].result(timeout=30)
+        with pytest.raises(RunError, match="BlockingIOError: no process left"):
+            workers.submit(plugin("fine"))
+
+
+def test_closing_returns_when_the_pool_is_held_up(plugin, monkeypatch):
+    held = threading.Event()
+    monkeypatch.setattr(workers_module, "CLOSE_S", 0.2)
+    workers = Workers(preload=())
+    monkeypatch.setattr(workers, "_start_missing", lambda: held.wait(60))
+    future = workers.submit(plugin("fine"))
+    began = time.monotonic()
+    workers.close()
+    assert time.monotonic() - began < 20
+    with pytest.raises(RunError, match="closed"):
+        future.result(timeout=0)
+    held.set()
+
+
+def test_waiting_for_a_verdict_has_an_end_that_names_what_was_waited_for(plugin, monkeypatch):
+    monkeypatch.setattr(workers_module, "WAIT_S", 0.2)
+    with Workers(limit_s=0.1, preload=()) as workers:
+        monkeypatch.setattr(workers, "_hand_out", lambda: None)
+        with pytest.raises(RunError, match=r"a plugin check .* no verdict"):
+            workers.check(plugin("fine"))
+
+
+PARENT = """
+import sys, time
+from scalerl.rewards.workers import Workers
+workers = Workers(limit_s=60, preload=())
+job = {"kind": "plugin", "path": "planted:score", "prompt": {}}
+workers.check({**job, "completion": "fine"})
+workers.submit({**job, "completion": "hang"})
+time.sleep(0.5)
+print(workers._workers[0].process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's part is Linux's")
+def test_a_busy_worker_ends_with_its_killed_parent(plugin):
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        worker = Path(f"/proc/{int(parent.stdout.readline())}")
+        assert worker.exists()
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while worker.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not worker.exists()
