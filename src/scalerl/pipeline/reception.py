@@ -76,6 +76,7 @@ def fault_in_progress(
     issued: int,
     newest: int,
     size: int,
+    vocabulary: int | None = None,
 ) -> str | None:
     """Why a Progress cannot be true; None if it can.
 
@@ -84,6 +85,7 @@ def fault_in_progress(
         issued: groups have had numbers below this.
         newest: the last weights version that was published.
         size: completions of a group, G.
+        vocabulary: token ids are below this; None where it is not known.
     """
     now = message.counters
     if message.version > newest:
@@ -95,7 +97,7 @@ def fault_in_progress(
             return f"sample {c.sample} of group {c.group}, which nobody asked for"
         group = pending.get(c.group)
         oldest = 0 if group is None else group.version
-        if fault := _fault_in_completion(c, oldest=oldest, newest=newest):
+        if fault := _fault_in_completion(c, oldest, newest, vocabulary):
             return f"sample {c.sample} of group {c.group}: {fault}"
     new = sum(len(c.token_ids) for c in news(message.completions, pending))
     settled = now.tokens_generated - now.tokens_in_flight
@@ -105,7 +107,9 @@ def fault_in_progress(
     return None
 
 
-def fault_in_evaluation(message: Evaluated, asked: Evaluate | None, version: int) -> str | None:
+def fault_in_evaluation(
+    message: Evaluated, asked: Evaluate | None, version: int, vocabulary: int | None = None
+) -> str | None:
     """Why an Evaluated does not answer what was asked; None if it does."""
     if asked is None or message.step != asked.step:
         return f"an evaluation of step {message.step}, which nobody asked for"
@@ -116,15 +120,20 @@ def fault_in_evaluation(message: Evaluated, asked: Evaluate | None, version: int
     ):
         return f"an evaluation of step {message.step} with other completions than asked for"
     for c in message.completions:
-        if fault := _fault_in_completion(c, oldest=version, newest=version):
+        if fault := _fault_in_completion(c, version, version, vocabulary):
             return f"evaluation of step {message.step}, completion {c.sample} of {c.group}: {fault}"
     return None
 
 
-def _fault_in_completion(c: Completion, *, oldest: int, newest: int) -> str | None:
+def _fault_in_completion(
+    c: Completion, oldest: int, newest: int, vocabulary: int | None
+) -> str | None:
     size = len(c.token_ids)
     if not size or len(c.logp_gen) != size or len(c.mask) != size:
         return f"{size} tokens, {len(c.logp_gen)} log-probs and {len(c.mask)} mask entries"
+    low, high = min(c.token_ids), max(c.token_ids)
+    if low < 0 or (vocabulary is not None and high >= vocabulary):  # no row of the embedding
+        return f"token {low if low < 0 else high}, which is not in the vocabulary"
     if any(m not in (0, 1) for m in c.mask):
         return "a mask that is not 0 or 1"
     starts = [start for start, _ in c.segments]

@@ -68,6 +68,7 @@ class RolloutSettings:
     dynamic_limit: int  # groups without variance a step may spend, in multiples of P
     stall_s: float  # a wait without any progress for so long gives up
     restarts: int  # lost generators that are tolerated
+    vocabulary: int | None = None  # of the trained model; None: only negative ids are refused
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -300,7 +301,8 @@ class Rollouts:
                 self._progress += 1
             case Evaluated():
                 asked, held = self._evaluation or (None, None)
-                fault = fault_in_evaluation(word, asked, held.version if held else -1)
+                version = held.version if held else -1
+                fault = fault_in_evaluation(word, asked, version, self._settings.vocabulary)
                 if fault or held is None:
                     return f"generator {generator} answered garbage: {fault}"
                 self.store.let_go(held)
@@ -318,6 +320,7 @@ class Rollouts:
             issued=self.next_group,
             newest=self.store.last.version if self.store.last else 0,
             size=self._settings.completions,
+            vocabulary=self._settings.vocabulary,
         )
         if fault:
             return f"generator {generator} answered garbage: {fault}"

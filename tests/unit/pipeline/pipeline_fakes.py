@@ -36,8 +36,8 @@ from scalerl.pipeline.state import RolloutState, begin_again, rollout_state
 from scalerl.pipeline.weights import InProcessStore
 
 
-def make_prompt(name: str) -> Prompt:
-    return Prompt(id=name, text=name, token_ids=(1, 2), answer="", task="fake")
+def make_prompt(name: str, token_ids: tuple[int, ...] = (1, 2)) -> Prompt:
+    return Prompt(id=name, text=name, token_ids=token_ids, answer="", task="fake")
 
 
 def make_completion(
@@ -290,11 +290,13 @@ class World:
         groups: int = 2,
         completions: int = 2,
         prompts: int = 8,
+        prompt_ids: Callable[[int], tuple[int, ...]] = lambda i: (i, 2),
         steps: int = 10,
         rules: Rules | None = None,
         curriculum: Curriculum = "uniform",
         restarts: int = 0,
         stall_s: float = 60.0,
+        vocabulary: int | None = None,
         seed: int = 1,
         score: Callable[[Prompt, Completion], Scored | None] = fake_score,
         scores: Callable[[], Sequence[Scored]] = lambda: (),
@@ -311,7 +313,9 @@ class World:
             store=InProcessStore(4, readers=fleet.size),
             buffer=Buffer(make_regime(regime, groups), groups),
             stream=PromptStream(
-                [make_prompt(f"p{i:02d}") for i in range(prompts)], seed=seed, curriculum=curriculum
+                [make_prompt(f"p{i:02d}", prompt_ids(i)) for i in range(prompts)],
+                seed=seed,
+                curriculum=curriculum,
             ),
             ledger=Ledger(),
             rules=self.rules,
@@ -322,6 +326,7 @@ class World:
                 dynamic_limit=50,
                 stall_s=stall_s,
                 restarts=restarts,
+                vocabulary=vocabulary,
             ),
             score=score,
             scores=scores,

@@ -358,17 +358,32 @@ def test_k_zero_with_weights_that_come_late_is_synchronous_and_does_not_lock() -
         assert world.rollouts.close_ledger()["discarded"] == 0
 
 
-def test_slow_prompts_are_trained_as_often_as_the_others() -> None:
-    """E03: one prompt in ten takes ten times as long; k = 2; 200 steps."""
+def test_slow_prompts_are_trained_as_often_as_the_others_and_within_the_bound() -> None:
+    """E03: one prompt in ten takes ten times as long; k = 2; 200 steps. A group is trained k steps
+    after its admission at the latest, however slow it is, and no token is older than that."""
+    k = 2
 
     def slow(request: Request) -> int:
         return 50 if request.prompt_ids[0] % 10 == 0 else 5
 
-    world = World(FakeFleet(2, slots=8, lengths=slow), regime=Pipeline(k=2), prompts=40, steps=200)
+    world = World(FakeFleet(2, slots=8, lengths=slow), regime=Pipeline(k=k), prompts=40, steps=200)
     world.run()
     visits = Counter(g.prompt.id for step in world.trained for g in step)
     assert set(visits.values()) == {10}  # 400 groups of 40 prompts
     assert world.rollouts.ledger.discarded == {}
+    waited: dict[bool, list[int]] = {True: [], False: []}
+    oldest = 0
+    for version, step in enumerate(world.trained):
+        for group in step:
+            long = {len(s.completion.token_ids) for s in group.completions} == {50}
+            waited[long].append(version - group.admitted_version)
+            oldest = max(
+                oldest, *(version - s.completion.oldest_version for s in group.completions)
+            )
+    assert (len(waited[True]), len(waited[False])) == (40, 360)
+    assert max(waited[True]) == max(waited[True] + waited[False]) == oldest == k
+    mean = {long: sum(steps) / len(steps) for long, steps in waited.items()}
+    assert mean[True] > mean[False]  # they are slow indeed, and are overtaken
 
 
 @pytest.mark.parametrize(("prompts", "groups"), [(10, 4), (3, 8), (18, 32)])

@@ -40,6 +40,18 @@ def busy(connection: Connection) -> None:
         pass
 
 
+def late(connection: Connection, seconds: float) -> None:
+    """Says a word after some time, and no other."""
+    import msgspec
+
+    from scalerl.messages import Counters, Progress
+
+    time.sleep(seconds)
+    word = Progress(completions=(), version=0, counters=Counters())
+    connection.send_bytes(msgspec.msgpack.encode(word))
+    time.sleep(1000)
+
+
 def generator(connection: Connection) -> None:
     """Says that it is there, acknowledges weights, and fails on anything else."""
     import msgspec

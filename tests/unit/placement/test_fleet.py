@@ -81,11 +81,28 @@ def test_silence_is_death_but_only_while_somebody_listens(
     assert "gave no sign of life for 1 s (execution.stall_s)" in lost.reason
 
 
-def test_a_process_may_take_longer_to_start(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_may_take_longer_to_start_than_it_may_be_silent_later(make: Make) -> None:
+    fleet = make(lives.late, 0.5, silence_s=0.1)
+    heard: list[Word] = []
+    while not heard:
+        heard = [word for _, word in fleet.poll(0.05)]
+    assert isinstance(heard[0], Progress)
+    assert "no sign of life" in await_word(fleet, Lost).reason  # from its first word on
+
+
+def test_a_process_that_never_starts_is_lost_when_that_time_is_over(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fleet_module, "START_S", 2.0)
-    fleet = make(time.sleep, silence_s=0.1)  # time.sleep(connection) is an error: it dies
-    lost = await_word(fleet, Lost)
-    assert "ended with exit code 1" in lost.reason or "no sign of life" in lost.reason
+    fleet = make(lives.late, 1000.0, silence_s=0.1)
+    began = time.monotonic()
+    assert "gave no sign of life for 2 s" in await_word(fleet, Lost).reason
+    assert time.monotonic() - began > 1.5
+
+
+def test_a_process_that_dies_at_its_start_is_not_waited_for(make: Make) -> None:
+    lost = await_word(make(lives.leave, 1), Lost)
+    assert "ended with exit code 1" in lost.reason
 
 
 def test_inside_one_process_nothing_can_be_restarted() -> None:
