@@ -21,13 +21,16 @@ from training_runs import SETTINGS, Watch, make_start, rows
 from scalerl.config import load_config
 from scalerl.data.chain import Teacher, supervised_pairs
 from scalerl.generate.slots import Interruption
+from scalerl.generate.thinking import ending_in_ids
 from scalerl.pipeline import devices, generator
 from scalerl.pipeline.session import run_new, run_on
 from scalerl.pipeline.standalone import evaluate_model
 from scalerl.pipeline.supervised import supervise_file
 from scalerl.train.batches import PassLimits
 
-RULE = Interruption(phrase_ids=(9, 8, CLOSE), end_thinking=(CLOSE,), solution_tokens=5)
+RULE = Interruption(
+    phrase_ids=(9, 8, CLOSE), end_thinking=ending_in_ids((CLOSE,)), solution_tokens=5
+)
 LIMITS = PassLimits(rows=4, tokens=120)
 ROWS = make_rows(7, seed=5)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scalerl.generate.sampling import SamplingParams
+from scalerl.generate.thinking import EndOfThinking
 from scalerl.messages import Request
 
 NEVER = 1 << 62
@@ -26,14 +27,13 @@ class Interruption:
     phrase, one forced token a step, and may then sample ``solution_tokens`` more.
     """
 
-    phrase_ids: tuple[int, ...]  # what is forced in; ends with end_thinking
-    end_thinking: tuple[int, ...]  # the token (or tokens in a row) that ends thinking
+    phrase_ids: tuple[int, ...]  # what is forced in; it ends the thinking
+    end_thinking: EndOfThinking
     solution_tokens: int  # sampled tokens allowed after the phrase
 
     def __post_init__(self) -> None:
-        size = len(self.end_thinking)
-        if size == 0 or self.phrase_ids[-size:] != self.end_thinking:
-            raise ValueError("phrase_ids must end with end_thinking, which must not be empty")
+        if not self.end_thinking.reached(self.phrase_ids):
+            raise ValueError("phrase_ids must end the thinking")
         if self.solution_tokens < 1:
             raise ValueError(f"solution_tokens must be at least 1, not {self.solution_tokens}")
 
@@ -65,10 +65,11 @@ class Slots:
         device: torch.device,
     ) -> None:
         limit = params.max_new_tokens
-        self._state = torch.zeros(5, slots, dtype=torch.int64, device=device)
-        self.token, self.position, self.index, self.seed, self.force_from = self._state
+        self._state = torch.zeros(6, slots, dtype=torch.int64, device=device)
+        self.token, self.position, self.index, self.seed, self.force_from, self.ending = self._state
         # token: to be fed next, at `position`; index: tokens generated so far;
-        # force_from: index at which the phrase starts, NEVER once thinking has ended.
+        # force_from: index at which the phrase starts, NEVER once thinking has ended;
+        # ending: how much of the end of thinking has been written.
         self.tokens = torch.zeros(slots, limit, dtype=torch.int64, device=device)
         self.logp = torch.zeros(slots, limit, dtype=torch.float32, device=device)
         self.entropy = torch.zeros(slots, limit, dtype=torch.float32, device=device)
@@ -78,12 +79,12 @@ class Slots:
         self._interruption = interruption
         if interruption is not None:
             self._phrase = torch.tensor(interruption.phrase_ids, device=device)
-            self._end_thinking = torch.tensor(interruption.end_thinking, device=device)
+            self._moves = _moves(interruption.end_thinking, vocabulary).to(device)
 
     def admit(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
         """Start requests: the last prompt token is the first to be fed."""
         columns = [
-            (r.prompt_ids[-1], len(r.prompt_ids) - 1, 0, r.seed, _or_never(r.interrupt_at))
+            (r.prompt_ids[-1], len(r.prompt_ids) - 1, 0, r.seed, _or_never(r.interrupt_at), 0)
             for r in requests
         ]
         device = self._state.device
@@ -112,21 +113,14 @@ class Slots:
         for kept, new in ((self.tokens, token), (self.logp, logp_n), (self.entropy, entropy_n)):
             kept[:n].scatter_(1, index[:, None], new[:, None])
         if rule is not None:
-            closed = self._thinking_closed(n, token) & (into < 0)
+            ending = self._moves[self.ending[:n], token]
+            closed = (ending == rule.end_thinking.size) & (into < 0)
             self.force_from[:n].masked_fill_(closed, NEVER)
+            self.ending[:n] = ending
         self.token[:n] = token
         self._state[1:3, :n] += 1  # position and index
         done = (stop | (self.index[:n] >= limit)).nonzero().squeeze(1)
         return self._finished(done, stop) if len(done) else []
-
-    def _thinking_closed(self, n: int, token: Tensor) -> Tensor:
-        """Whether the tokens up to and including this one end with the end of thinking."""
-        closed = token == self._end_thinking[-1]
-        for back, part in enumerate(self._end_thinking.flip(0)[1:], start=1):
-            before = self.index[:n, None] - back
-            earlier = self.tokens[:n].gather(1, before.clamp_min(0)).squeeze(1)
-            closed &= (earlier == part) & (before.squeeze(1) >= 0)
-        return closed
 
     def _finished(self, done: Tensor, stop: Tensor) -> list[Finished]:
         size = 0 if self._interruption is None else len(self._interruption.phrase_ids)
@@ -167,6 +161,14 @@ def _finish(
         interrupted=interrupted,
         entropy=sum(entropy[:count]) / max(sum(mask), 1),
     )
+
+
+def _moves(end: EndOfThinking, vocabulary: int) -> Tensor:
+    """[size + 1, V] int8: the state after a token, by state."""
+    moves = torch.zeros(end.size + 1, vocabulary, dtype=torch.int8)
+    states, tokens, after = torch.tensor(end.moves, dtype=torch.int64).T
+    moves[states, tokens] = after.to(torch.int8)
+    return moves
 
 
 def _or_never(interrupt_at: int | None) -> int:

@@ -84,6 +84,28 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
         raise InputError(f"{path}: no readable tokenizer: {error}") from error
 
 
+def end_ids(path: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every token that ends a completion: the tokenizer's, and those that the folder's generation
+    settings name (chat models often have two).
+
+    Raises:
+        InputError: there is none, or its files cannot be read.
+    """
+    named: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        file = path / name
+        try:
+            settings = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: cannot be read: {error}") from error
+        found = settings.get("eos_token_id")
+        named += found if isinstance(found, list) else [] if found is None else [found]
+    ids = dict.fromkeys([tokenizer.eos_token_id, *named])
+    if not (known := tuple(i for i in ids if isinstance(i, int))):
+        raise InputError(f"{path}: neither tokenizer nor model names a token that ends a text")
+    return known
+
+
 def save_model(
     model: PreTrainedModel,
     path: Path,

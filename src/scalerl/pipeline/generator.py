@@ -55,9 +55,7 @@ class GeneratorSpec(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     recompute_kv: bool
     end_ids: tuple[int, ...]
-    phrase_ids: tuple[int, ...]  # forced at an interruption; empty: never interrupt
-    end_thinking: tuple[int, ...]  # token ids that end the thinking
-    solution_tokens: int
+    interruption: Interruption | None
     threads: int
     device: str = "cpu"  # as `open_device` has it
     cuda_graphs: bool = True
@@ -67,13 +65,6 @@ def build_engine(
     spec: GeneratorSpec, model: PreTrainedModel, *, version: int = 0, greedy: bool = False
 ) -> Engine:
     """An engine on `model` as `spec` says; `greedy` is for evaluation only."""
-    interruption = None
-    if spec.phrase_ids:
-        interruption = Interruption(
-            phrase_ids=spec.phrase_ids,
-            end_thinking=spec.end_thinking,
-            solution_tokens=spec.solution_tokens,
-        )
     return Engine(
         model,
         slots=spec.slots,
@@ -81,7 +72,7 @@ def build_engine(
         params=SamplingParams(
             temperature=spec.temperature, max_new_tokens=spec.max_new_tokens, greedy=greedy
         ),
-        interruption=interruption,
+        interruption=spec.interruption,
         end_ids=spec.end_ids,
         version=version,
         fp32_head=spec.fp32_head,

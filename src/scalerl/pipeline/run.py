@@ -15,16 +15,20 @@ from pathlib import Path
 
 import msgspec
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from scalerl.algorithm.effective import Rules
 from scalerl.algorithm.length_penalty import LengthPenalty
 from scalerl.algorithm.losses import make_loss
 from scalerl.config import Config, axes
 from scalerl.data.curriculum import PromptStream
+from scalerl.errors import InputError
+from scalerl.generate import slots
 from scalerl.generate.sampling import request_seed
+from scalerl.generate.thinking import ending_in_text
 from scalerl.messages import Prompt, Request
 from scalerl.model.attention import training_attention
-from scalerl.model.load import load_model, load_tokenizer, on_device
+from scalerl.model.load import end_ids, load_model, load_tokenizer, on_device
 from scalerl.model.lora import add_lora
 from scalerl.pipeline import ranks
 from scalerl.pipeline.buffer import Buffer, make_regime
@@ -245,11 +249,8 @@ def make_request(
 
 
 def generator_spec(
-    config: Config, model_path: Path, tokenizer: object, prompts: list[Prompt]
+    config: Config, model_path: Path, tokenizer: PreTrainedTokenizerBase, prompts: list[Prompt]
 ) -> GeneratorSpec:
-    encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False))  # type: ignore  # noqa: E731
-    length = config.length
-    interrupts = isinstance(length, axes.Interruption)
     longest = max(len(p.token_ids) for p in prompts)
     return GeneratorSpec(
         model_path=str(model_path),
@@ -260,12 +261,36 @@ def generator_spec(
         max_length=longest + config.sampling.max_new_tokens,
         slots=config.sampling.slots,
         recompute_kv=config.sampling.recompute_kv,
-        end_ids=(tokenizer.eos_token_id,),  # type: ignore
-        phrase_ids=encode(length.phrase) if interrupts else (),
-        end_thinking=encode(THINK_END),
-        solution_tokens=length.solution_tokens if interrupts else 0,
+        end_ids=end_ids(model_path, tokenizer),
+        interruption=make_interruption(config, tokenizer),
         threads=config.execution.threads,
         cuda_graphs=config.execution.cuda_graphs,
+    )
+
+
+def make_interruption(
+    config: Config, tokenizer: PreTrainedTokenizerBase
+) -> slots.Interruption | None:
+    """The forced end of thinking in the tokens of this model; None without interruptions.
+
+    Raises:
+        InputError: the phrase leaves no room for an answer, or the tokenizer cannot spell it.
+    """
+    length, limit = config.length, config.sampling.max_new_tokens
+    if not isinstance(length, axes.Interruption):
+        return None
+    phrase = tuple(tokenizer.encode(length.phrase, add_special_tokens=False))
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    end = ending_in_text(THINK_END, pieces)
+    if not end.reached(phrase):
+        raise InputError(f"length.phrase: the tokenizer cannot spell {length.phrase!r}")
+    if length.high + len(phrase) >= limit:
+        raise InputError(
+            f"length.high: a completion interrupted at {length.high} tokens and the phrase's "
+            f"{len(phrase)} leave no room for an answer below sampling.max_new_tokens ({limit})"
+        )
+    return slots.Interruption(
+        phrase_ids=phrase, end_thinking=end, solution_tokens=length.solution_tokens
     )
 
 

@@ -12,6 +12,7 @@ from scalerl.errors import InputError, RunError
 from scalerl.generate.engine import Engine
 from scalerl.generate.sampling import SamplingParams, request_seed
 from scalerl.generate.slots import Interruption
+from scalerl.generate.thinking import ending_in_ids
 from scalerl.messages import Completion, Request
 from scalerl.model.logprobs import token_logprobs
 from scalerl.model.tiny import tiny_model
@@ -117,7 +118,9 @@ def test_greedy_equals_hf_generate_with_batch_mates_and_slot_reuse(kv_heads):
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_recorded_logprobs_and_entropy_are_the_trainers(temperature):
     model = sharp_model(kv_heads=2)
-    rule = Interruption(phrase_ids=(9, 8, CLOSE), end_thinking=(CLOSE,), solution_tokens=5)
+    rule = Interruption(
+        phrase_ids=(9, 8, CLOSE), end_thinking=ending_in_ids((CLOSE,)), solution_tokens=5
+    )
     requests = make_requests(20, 3, budgets=(None, 2, 6))
     engine = make_engine(model, interruption=rule, temperature=temperature)
     done = complete(engine, requests)
@@ -147,7 +150,9 @@ def test_logprobs_agree_where_the_model_amplifies_rounding():
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.q_proj.weight.mul_(20)
-    rule = Interruption(phrase_ids=(9, 8, CLOSE), end_thinking=(CLOSE,), solution_tokens=5)
+    rule = Interruption(
+        phrase_ids=(9, 8, CLOSE), end_thinking=ending_in_ids((CLOSE,)), solution_tokens=5
+    )
     requests = make_requests(20, 3, budgets=(None, 2, 6))
     done = complete(make_engine(model, slots=9, interruption=rule), requests)
     worst = max(worst_mismatch(model, r, done[r.group, r.sample]) for r in requests)
@@ -402,7 +407,9 @@ def test_requests_that_cannot_fit_are_refused_all_together():
 )
 def test_tokens_in_flight_and_finished_are_all_that_was_generated(slots, groups, events):
     """Each event: how many requests arrive before a step, and whether weights do (and how)."""
-    rule = Interruption(phrase_ids=(9, CLOSE), end_thinking=(CLOSE,), solution_tokens=2)
+    rule = Interruption(
+        phrase_ids=(9, CLOSE), end_thinking=ending_in_ids((CLOSE,)), solution_tokens=2
+    )
     engine = make_engine(MODEL, slots=slots, max_new=8, interruption=rule, ends=(END, 17))
     requests = make_requests(groups, 3, budgets=(None, 0, 3, 7))
     waiting, finished = list(requests), []

@@ -21,9 +21,12 @@ from scalerl.generate.engine import Engine
 from scalerl.generate.graphs import Decoded, StaticDecode, capturable, size_of
 from scalerl.generate.sampling import SamplingParams
 from scalerl.generate.slots import Interruption
+from scalerl.generate.thinking import ending_in_ids
 from scalerl.messages import Completion, Request
 
-RULE = Interruption(phrase_ids=(9, 8, CLOSE), end_thinking=(CLOSE,), solution_tokens=5)
+RULE = Interruption(
+    phrase_ids=(9, 8, CLOSE), end_thinking=ending_in_ids((CLOSE,)), solution_tokens=5
+)
 
 
 def engine_of(model: LlamaForCausalLM, static: bool, slots: int, max_new: int = 20) -> Engine:

@@ -5,6 +5,7 @@ import torch
 
 from scalerl.generate.sampling import SamplingParams
 from scalerl.generate.slots import Finished, Interruption, Slots
+from scalerl.generate.thinking import ending_in_ids
 from scalerl.messages import Request
 
 END, OTHER_END, CLOSE, CLOSE_2, A, B, PHRASE = 1, 2, 3, 4, 5, 6, 7
@@ -23,7 +24,9 @@ def run(
     slots = Slots(
         2,
         params=SamplingParams(max_new_tokens=max_new),
-        interruption=Interruption(phrase_ids=phrase, end_thinking=close, solution_tokens=solution),
+        interruption=Interruption(
+            phrase_ids=phrase, end_thinking=ending_in_ids(close), solution_tokens=solution
+        ),
         end_ids=[END, OTHER_END],
         vocabulary=10,
         device=torch.device("cpu"),
@@ -129,9 +132,9 @@ def test_end_of_thinking_of_several_tokens():
 
 
 def test_interruption_is_checked():
-    with pytest.raises(ValueError, match="must end with end_thinking"):
-        Interruption(phrase_ids=(5, 6), end_thinking=(5,), solution_tokens=3)
-    with pytest.raises(ValueError, match="must end with end_thinking"):
-        Interruption(phrase_ids=(), end_thinking=(), solution_tokens=3)
+    with pytest.raises(ValueError, match="must end the thinking"):
+        Interruption(phrase_ids=(6, 7), end_thinking=ending_in_ids((5,)), solution_tokens=3)
+    with pytest.raises(ValueError, match="must end the thinking"):
+        Interruption(phrase_ids=(), end_thinking=ending_in_ids(()), solution_tokens=3)
     with pytest.raises(ValueError, match="solution_tokens"):
-        Interruption(phrase_ids=(5,), end_thinking=(5,), solution_tokens=0)
+        Interruption(phrase_ids=(5,), end_thinking=ending_in_ids((5,)), solution_tokens=0)
