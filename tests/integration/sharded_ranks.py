@@ -30,6 +30,7 @@ CASES = {
     "bfloat16": {"dtype": "bfloat16"},
     "experts": {"family": "experts"},
     "lora": {"lora": True},
+    "gspo": {"loss": "gspo"},  # one ratio for a row: the sum that no shard may cut
 }
 
 

@@ -1,10 +1,12 @@
 """On the default task: what one step does to its own batch, and every recipe to its end."""
 
 import contextlib
+import dataclasses
 import json
 
 import numpy as np
 import pytest
+import torch
 
 from scalerl.algorithm.effective import assemble
 from scalerl.config import recipe_names
@@ -53,18 +55,64 @@ def test_one_step_on_a_frozen_batch_raises_what_was_rewarded(loss, tmp_path, sta
         bad = [row for row in rows if row.advantage < 0]
         assert good
         assert bad
+        before = weights_of(run)
         run.trainer.step(rows, 0)
-        # The log-probs that a second step starts from are those after the first.
-        run.trainer.optimizer.param_groups[0]["lr"] = 0.0
+        taught = weights_of(run)
+        assert any(not torch.equal(w, before[name]) for name, w in taught.items())
+        # The log-probs that a second step starts from are those after the first. That step has no
+        # learning rate: it looks, and changes nothing for the look after it.
+        run.trainer.settings = dataclasses.replace(run.trainer.settings, lr=0.0)
         after_good = gain(run.trainer.step(good, 1), good)
         after_bad = gain(run.trainer.step(bad, 2), bad)
-    assert after_good > 0
-    assert after_bad < 0
+        assert all(torch.equal(w, taught[name]) for name, w in weights_of(run).items())
+    assert after_good > 1e-4
+    assert after_bad < -1e-4
+
+
+def weights_of(run):
+    return {name: w.detach().clone() for name, w in run.trainer.weights().items()}
 
 
 def gain(seen, rows) -> float:
     """Mean change of the log-prob of the rows' tokens since they were sampled on-policy."""
+    assert len(seen.logp_train) == sum(sum(row.mask) for row in rows)
     return float(np.mean(seen.logp_train - seen.logp_gen))
+
+
+# What DESIGN promises of a line of curve.jsonl, and what stands beside it: the key of an attempt,
+# the passes over the prompts, and the hours that are kept out of the compute axis.
+CURVE_FIELDS = {
+    "step",
+    "weights_version",
+    "pass_rate",
+    "pass_rate_se",
+    "n_prompts",
+    "n_samples",
+    "pass_at_k",
+    "entropy",
+    "truncation_rate",
+    "interruption_rate",
+    "mean_length",
+    "device_hours",
+    "generator_device_hours",
+    "trainer_device_hours",
+    "generator_idle_share",
+    "trainer_idle_share",
+    "tokens_generated",
+    "tokens_trained",
+    "flops",
+}
+BESIDE = {"attempt", "epoch", "evaluation_hours"}
+
+
+def test_a_line_of_the_curve_holds_what_is_promised_and_no_more(tmp_path, starts, small_config):
+    run_new(small_config("--steps=1"), tmp_path / "run", Quiet(), starts=starts)
+    lines = (tmp_path / "run" / "curve.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1]
+    for line in lines:
+        row = json.loads(line)
+        assert set(row) == CURVE_FIELDS | BESIDE
+        assert None not in row.values()
 
 
 @pytest.mark.parametrize("recipe", recipe_names())

@@ -1,24 +1,84 @@
 """Passes: however rows are cut, the same gradient; and every row is in one pass."""
 
+import itertools
+from functools import cache
+from typing import get_args
+
+import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from train_rows import gradient_of, make_rows
+from train_rows import gradient_of, gradient_over, make_rows
 
+from scalerl.algorithm.aggregation import Aggregation, weights
+from scalerl.algorithm.losses import LossType
 from scalerl.train.batches import PassLimits, length_of, passes, shares
 
 ROWS = make_rows(14, seed=3)
-WHOLE = gradient_of(ROWS, PassLimits(rows=100))
+WHOLE = PassLimits(rows=100)
 
 
-@settings(max_examples=25, deadline=None)
-@given(rows=st.integers(1, 20), tokens=st.none() | st.integers(1, 400), order=st.randoms())
-def test_no_cut_and_no_order_changes_the_gradient(rows, tokens, order):
-    shuffled = order.sample(ROWS, len(ROWS))
-    found = gradient_of(shuffled, PassLimits(rows=rows, tokens=tokens))
-    for name, gradient in WHOLE.items():
+@cache
+def weighted(aggregation):
+    """The rows in groups of two, one and three, with the weights of an aggregation."""
+    whose = [0, 0, 1, 2, 2, 2, 3, 4, 4, 5, 6, 6, 6, 7]
+    rows = [msgspec.structs.replace(r, group=g) for r, g in zip(ROWS, whose, strict=True)]
+    groups = [list(group) for _, group in itertools.groupby(rows, key=lambda r: r.group)]
+    weight_PG = weights([[sum(r.mask) for r in group] for group in groups], aggregation)
+    return [
+        msgspec.structs.replace(row, weight=float(weight))
+        for group, weight_G in zip(groups, weight_PG, strict=True)
+        for row, weight in zip(group, weight_G, strict=True)
+    ]
+
+
+@cache
+def whole(loss, aggregation):
+    gradient = gradient_of(weighted(aggregation), WHOLE, loss=loss)
+    assert all(float(g.norm()) > 1e-6 for g in gradient.values())  # clipping has left something
+    return gradient
+
+
+def assert_same(found, loss, aggregation):
+    for name, gradient in whole(loss, aggregation).items():
         assert (found[name] - gradient).norm() <= 1e-6 * gradient.norm(), name
+
+
+EVERY = pytest.mark.parametrize(
+    ("loss", "aggregation"), [*itertools.product(get_args(LossType), get_args(Aggregation))]
+)
+
+
+@EVERY
+@settings(max_examples=8, deadline=None)
+@given(rows=st.integers(1, 20), tokens=st.none() | st.integers(1, 400), order=st.randoms())
+def test_no_cut_and_no_order_changes_the_gradient(loss, aggregation, rows, tokens, order):
+    limits = PassLimits(rows=rows, tokens=tokens)
+    shuffled = order.sample(weighted(aggregation), len(ROWS))
+    assert_same(gradient_of(shuffled, limits, loss=loss), loss, aggregation)
+
+
+@EVERY
+@pytest.mark.parametrize("ranks", [2, 3, 20])  # of twenty ranks six have no row
+def test_the_gradients_of_ranks_add_up_to_the_whole(loss, aggregation, ranks):
+    limits = PassLimits(rows=4, tokens=120)
+    todo = shares(weighted(aggregation), limits, ranks)
+    parts = [gradient_over(mine, limits, loss=loss) for mine in todo]
+    total = {name: sum(part[name] for part in parts) for name in parts[0]}
+    assert_same(total, loss, aggregation)
+
+
+def test_losses_and_aggregations_have_gradients_of_their_own():
+    """So that the tests above are of different things. GRPO is DAPO with a bound between whose two
+    values no ratio of these rows lies."""
+    seen = [
+        whole(loss, aggregation)["lm_head.weight"]
+        for loss in ("cispo", "dapo", "gspo")
+        for aggregation in get_args(Aggregation)
+    ]
+    for a, b in itertools.combinations(seen, 2):
+        assert (a - b).norm() > 1e-2 * a.norm()
 
 
 @given(

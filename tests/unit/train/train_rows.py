@@ -5,7 +5,7 @@ import random
 from scalerl.algorithm.effective import Row
 from scalerl.algorithm.losses import make_loss
 from scalerl.model.tiny import tiny_model
-from scalerl.train.batches import PassLimits
+from scalerl.train.batches import PassLimits, passes
 from scalerl.train.step import OptimizerSettings, Trainer
 
 SETTINGS = OptimizerSettings(
@@ -43,10 +43,11 @@ def make_rows(count, *, seed, lengths=None, vocabulary=32):
     return rows
 
 
-def make_trainer(limits, *, model=None, kind=Trainer, settings=SETTINGS, **how):
+def make_trainer(limits, *, model=None, kind=Trainer, settings=SETTINGS, loss="cispo", **how):
+    """`loss`: a name, or a loss itself."""
     return kind(
         model or tiny_model(seed=0),
-        make_loss("cispo", ratio_max=5.0),
+        make_loss(loss) if isinstance(loss, str) else loss,
         settings,
         temperature=1.0,
         fp32_head=True,
@@ -57,9 +58,12 @@ def make_trainer(limits, *, model=None, kind=Trainer, settings=SETTINGS, **how):
 
 def gradient_of(rows, limits: PassLimits, **how):
     """Gradient of the whole step by parameter name."""
-    from scalerl.train.batches import passes
+    return gradient_over(passes(rows, limits), limits, **how)
 
+
+def gradient_over(todo, limits: PassLimits, **how):
+    """Gradient of passes, whosever they are, by parameter name."""
     trainer = make_trainer(limits, **how)
-    for passed in passes(rows, limits):
+    for passed in todo:
         trainer._backward(passed)
     return {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
