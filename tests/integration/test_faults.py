@@ -267,13 +267,3 @@ def test_the_command_ends_with_the_signals_code_and_a_checkpoint(
     assert found is not None
     steps = [row["step"] for row in rows(run, "steps")]
     assert steps == list(range(1, checkpoint.step_of(found) + 1))
-
-
-def test_no_clock_but_the_monotonic_one_decides_anything() -> None:
-    """A jump of the wall clock changes nothing, because nobody looks at it."""
-    source = Path(run_module.__file__).parents[1]
-    for folder in ("pipeline", "placement", "train", "generate", "data"):
-        for file in (source / folder).glob("**/*.py"):
-            text = file.read_text("utf-8")
-            for word in ("time.time(", "datetime.now", "utcnow", "time_ns("):
-                assert word not in text.replace("monotonic_ns(", ""), f"{file.name}: {word}"

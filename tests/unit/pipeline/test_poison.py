@@ -21,7 +21,7 @@ from scalerl.pipeline.generator import GeneratorLoop
 from scalerl.pipeline.process import serve
 from scalerl.pipeline.weights import InProcessStore, WeightStore
 
-PROMPTS, POISON, K, RESTARTS = 128, 77, 4, 3
+PROMPTS, POISON, K, RESTARTS = 128, 40, 8, 3  # drawn fifteenth, whatever the tokens
 TOO_LONG = (5,) * 40
 REFUSED = "prompt of 40 tokens and 4 new ones exceed the length of 8"
 
@@ -127,8 +127,9 @@ def test_a_poison_prompt_is_named_bounded_and_does_not_stop_the_others() -> None
     trained = [g.prompt.id for step in world.trained for g in step]
     assert len(trained) == len(set(trained)) == 2 * world.version  # each prompt once
     assert f"p{POISON}" not in trained
+    assert number == 14
     assert failed_at[0] > 0
-    assert failed_at[0] < world.version <= world.rollouts.pending[number].version + K
+    assert failed_at[0] + 2 <= world.version <= world.rollouts.pending[number].version + K
     world.rollouts.close_ledger()
 
 

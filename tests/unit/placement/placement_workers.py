@@ -52,6 +52,27 @@ def late(connection: Connection, seconds: float) -> None:
     time.sleep(1000)
 
 
+def unsure(connection: Connection, logp: float | None) -> None:
+    """Delivers one completion whose second token has this log-prob."""
+    import msgspec
+
+    completion = {
+        "group": 0,
+        "sample": 0,
+        "token_ids": [5, 6],
+        "logp_gen": [-1.0, logp],
+        "mask": [1, 1],
+        "segments": [[0, 0]],
+        "finish": "stop",
+        "interrupted": False,
+        "entropy": 1.0,
+    }
+    counters = {"tokens_generated": 2}
+    word = {"type": "Progress", "completions": [completion], "version": 0, "counters": counters}
+    connection.send_bytes(msgspec.msgpack.encode(word))
+    time.sleep(1000)
+
+
 def generator(connection: Connection) -> None:
     """Says that it is there, acknowledges weights, and fails on anything else."""
     import msgspec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import placement_workers as lives
 import pytest
 
+from scalerl.algorithm.effective import usable_mask
 from scalerl.errors import RunError
 from scalerl.messages import Progress, Submit, WeightsLoaded, WeightsReady
 from scalerl.pipeline import fleet as fleet_module
@@ -65,6 +67,21 @@ def test_a_generator_that_fails_says_why_and_is_lost_once(make: Make) -> None:
 
 def test_bytes_that_are_no_message_lose_the_generator(make: Make) -> None:
     assert "sent something that is no message" in await_word(make(lives.babble), Lost).reason
+
+
+def test_a_log_prob_that_is_none_is_no_message_and_loses_the_generator(make: Make) -> None:
+    """D08: some engines say None of a token outside their top log-probs. Here it never reaches a
+    batch: the completion does not decode, and its generator is lost with these words."""
+    lost = await_word(make(lives.unsure, None), Lost)
+    assert "sent something that is no message: Expected `float`, got `None`" in lost.reason
+    assert "completions[0].logp_gen[1]" in lost.reason
+
+
+def test_a_log_prob_that_is_no_number_is_a_message_for_the_batch_to_mask(make: Make) -> None:
+    [completion] = await_word(make(lives.unsure, math.nan), Progress).completions
+    mask, unusable = usable_mask(completion.mask, completion.logp_gen)
+    assert mask.tolist() == [True, False]
+    assert unusable == 1
 
 
 def test_silence_is_death_but_only_while_somebody_listens(
