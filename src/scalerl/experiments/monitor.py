@@ -2,6 +2,10 @@
 
 truncation   share of completions cut at the limit, mean of 3 steps: amber 5 %, red 10 %
              (arXiv 2510.13786, A.15: 10–15 % destabilised training)
+interruption share of completions whose thinking was cut short, likewise, but never above amber:
+             interruptions are ScaleRL's length control at work. A sound run in which the longest
+             chains do not fit has 17 to 34 % of them to its end (docs/curve.jsonl,
+             docs/study/axes), so they must neither stop a run nor roll it back
 drawdown     held-out pass rate below its best, as `scaling.warn` has it
 mismatch     |log π_train − log π_gen| at equal weights, mean of a step
 entropy      of the held-out completions, against its value before RL
@@ -34,7 +38,7 @@ COLLAPSED_BELOW = 0.9
 SMOOTHED_STEPS = 3
 
 Level = Literal["amber", "red"]
-Kind = Literal["truncation", "drawdown", "mismatch", "entropy"]
+Kind = Literal["truncation", "interruption", "drawdown", "mismatch", "entropy"]
 
 
 class Monitor:
@@ -42,20 +46,28 @@ class Monitor:
 
     def __init__(self) -> None:
         self._truncation: deque[float] = deque(maxlen=SMOOTHED_STEPS)
+        self._interruption: deque[float] = deque(maxlen=SMOOTHED_STEPS)
         self._curve: list[dict[str, Any]] = []
         self._raised: dict[str, Level | None] = {}
         self._since: dict[str, int] = {}
 
     def on_step(self, row: dict[str, Any]) -> list[Alarm]:
-        """Truncation and mismatch of one optimiser step."""
-        self._truncation.append(row.get("truncation_rate") or 0.0)
-        rate = sum(self._truncation) / len(self._truncation)
+        """Truncation, interruption and mismatch of one optimiser step."""
+        rate = _mean_with(self._truncation, row.get("truncation_rate"))
         alarms = self._judge(
             "truncation",
             _above(rate, TRUNCATION_AMBER, TRUNCATION_RED),
             row["step"],
             f"{rate:.1%} of completions are cut at the length limit; the paper saw instability "
             "at 10-15 %",
+        )
+        rate = _mean_with(self._interruption, row.get("interruption_rate"))
+        alarms += self._judge(
+            "interruption",
+            _above(rate, TRUNCATION_AMBER, TRUNCATION_RED),
+            row["step"],
+            f"the thinking of {rate:.1%} of completions is cut short at its budget",
+            acts=False,
         )
         gap = row.get("equal_weights_mismatch_mean")
         if gap is not None:
@@ -103,9 +115,17 @@ class Monitor:
         )
 
     def _judge(
-        self, kind: Kind, level: Level | None, step: int, message: str, *, since: int | None = None
+        self,
+        kind: Kind,
+        level: Level | None,
+        step: int,
+        message: str,
+        *,
+        since: int | None = None,
+        acts: bool = True,
     ) -> list[Alarm]:
-        """An alarm if this level is new for the kind; a return to order arms it again."""
+        """An alarm if this level is new for the kind; a return to order arms it again. One that
+        may not act on the run is amber at either level."""
         before = self._raised.get(kind)
         self._raised[kind] = level
         if level is None:
@@ -114,9 +134,16 @@ class Monitor:
         if level == before or (before == "red" and level == "amber"):
             return []
         began = since if since is not None else self._since.get(kind, 0)
+        told = level if acts else "amber"
         return [
-            Alarm(kind=kind, level=level, step=step, since_step=min(began, step), message=message)
+            Alarm(kind=kind, level=told, step=step, since_step=min(began, step), message=message)
         ]
+
+
+def _mean_with(recent: deque[float], rate: float | None) -> float:
+    """The mean of the last steps, this one among them."""
+    recent.append(rate or 0.0)
+    return sum(recent) / len(recent)
 
 
 def _above(value: float, amber: float, red: float) -> Level | None:

@@ -20,7 +20,7 @@ Action = Literal["warn", "stop", "rollback"]
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """One alarm, raised once when its condition first holds. Set by a judge."""
 
-    kind: Literal["truncation", "drawdown", "mismatch", "entropy"]
+    kind: Literal["truncation", "interruption", "drawdown", "mismatch", "entropy"]
     level: Literal["amber", "red"]
     step: int  # at which it was raised
     since_step: int  # where the decline began: a checkpoint up to here is sound

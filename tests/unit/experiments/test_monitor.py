@@ -9,10 +9,16 @@ from scalerl.pipeline.alarms import Alarm, Alarmed, Watch
 from scalerl.pipeline.records import RunDirectory
 
 
-def step(number: int, truncation: float = 0.0, mismatch: float | None = None) -> dict:
+def step(
+    number: int,
+    truncation: float = 0.0,
+    mismatch: float | None = None,
+    interruption: float = 0.0,
+) -> dict:
     return {
         "step": number,
         "truncation_rate": truncation,
+        "interruption_rate": interruption,
         "equal_weights_mismatch_mean": mismatch,
     }
 
@@ -29,6 +35,27 @@ def test_truncation_is_the_mean_of_three_steps_amber_then_red_once_each():
     ]
     # means of the last three: 0, 0, .067, .133, .2, .2
     assert raised == [[], [], [("truncation", "amber")], [("truncation", "red")], [], []]
+
+
+def test_interruption_warns_at_5_and_at_10_percent_and_is_never_red():
+    monitor = Monitor()
+    alarms = [a for i in range(1, 9) for a in monitor.on_step(step(i, interruption=0.02 * i))]
+    # means of the last three at steps 4 and 7: .06, .12
+    assert [(a.kind, a.level, a.step) for a in alarms] == [
+        ("interruption", "amber", 4),
+        ("interruption", "amber", 7),
+    ]
+    assert "12.0% of completions" in alarms[1].message
+
+
+def test_a_sound_run_that_interrupts_a_third_is_not_stopped(tmp_path):
+    heard = Heard()
+    watch = Watch(
+        listener=heard, judge=Monitor(), directory=RunDirectory(tmp_path, 0), action="stop"
+    )
+    for i in range(1, 9):
+        watch.on_step(step(i, interruption=0.34))
+    assert [w for w in heard.warnings if "interruption" in w or "cut short" in w]
 
 
 def test_truncation_alarms_again_after_it_was_in_order():
