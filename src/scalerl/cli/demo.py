@@ -34,14 +34,16 @@ def run(arguments: argparse.Namespace) -> int:
     defaults = resources.files("scalerl.experiments").joinpath("demo.toml")
     with resources.as_file(defaults) as laptop:
         config = load_config([laptop, *arguments.configs], overrides=arguments.settings)
-    with watching(config, fresh(arguments.dir), plain=arguments.plain) as listener:
+    path = fresh(arguments.dir)
+    with watching(config, path, plain=arguments.plain) as listener:
         try:
-            path = run_demo(config, arguments.dir, listener, on_start=listener.on_start)
+            ending = run_demo(config, path, listener, on_start=listener.on_start)
         except Stopped as stop:
-            listener.close(str(stop))
+            listener.close(f"{stop}; go on with: scalerl train --resume --run-dir {path}")
             return 128 + stop.number
-        listener.finish("done")
+        listener.finish(ending)
+    page = write_page(path)
     print()
     print(forecast_table(path))
-    print(f"\nThe page to look at: {write_page(path)}")
+    print(f"\nThe page to look at: {page}")
     return 0

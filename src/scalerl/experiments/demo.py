@@ -16,9 +16,11 @@ import numpy as np
 
 from scalerl import scaling
 from scalerl.config import Config
+from scalerl.errors import InputError
 from scalerl.experiments.monitor import Monitor
 from scalerl.experiments.report import write_report
 from scalerl.pipeline.alarms import Listener
+from scalerl.pipeline.loop import Ending
 from scalerl.pipeline.session import run_new
 
 FITTED_SHARE = 0.5
@@ -26,15 +28,14 @@ FITTED_SHARE = 0.5
 
 def run_demo(
     config: Config,
-    folder: Path,
+    path: Path,
     listener: Listener,
     *,
     on_start: Callable[[int, float], None],
-) -> Path:
-    """Train a run in a fresh folder inside `folder`; returns the run's folder."""
-    path = fresh(folder)
-    run_new(config, path, listener, starts=folder / "starts", on_start=on_start, make_judge=Monitor)
-    return path
+) -> Ending:
+    """Train a run in the fresh folder `path`; its start model is kept beside it."""
+    starts = path.parent / "starts"
+    return run_new(config, path, listener, starts=starts, on_start=on_start, make_judge=Monitor)
 
 
 def fresh(folder: Path) -> Path:
@@ -46,12 +47,18 @@ def fresh(folder: Path) -> Path:
 
 
 def forecast_table(run: Path) -> str:
-    """Fit the first half of a run's compute and hold the forecast against the rest, in words."""
-    curve = scaling.read_curve(run)
-    half = FITTED_SHARE * float(curve.compute[-1])
-    fitted = scaling.fit(curve, r0="step0", max_compute=half)
+    """Fit the first half of a run's compute and hold the forecast against the rest, in words; one
+    line where the first half has too few evaluations, or no gain."""
+    try:
+        curve = scaling.read_curve(run)
+        half = FITTED_SHARE * float(curve.compute[-1])
+        fitted = scaling.fit(curve, r0="step0", max_compute=half)
+    except InputError:
+        return "No forecast: the first half of the compute holds no evaluation after step 0."
     later = curve.select(curve.compute > half)
     band = fitted.predict(later.compute)
+    if not np.isfinite(band.observation_low).all():
+        return f"No forecast from the first half of the compute: {'; '.join(fitted.reasons)}."
     lines = [
         f"Fit of the first half ({half:.4f} of {curve.compute[-1]:.4f} device-hours)",
         fitted.summary(),

@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from scalerl.config import Config
 from scalerl.model.load import load_model, save_model
 from scalerl.model.tiny import ASCII, CHARACTERS, END, tiny_model, tiny_tokenizer
@@ -40,6 +42,7 @@ def make_start(config: Config, folder: Path, on_step: Callable[[int, float], Non
     if path.is_dir():
         load_model(path)  # raises InputError if somebody damaged it
         return path
+    torch.set_num_threads(config.execution.threads)
     tiny, stage = config.model.tiny, config.supervised
     tokenizer = tiny_tokenizer(ASCII if tiny.characters == "ascii" else CHARACTERS)
     model = tiny_model(
@@ -49,6 +52,7 @@ def make_start(config: Config, folder: Path, on_step: Callable[[int, float], Non
         layers=tiny.layers,
         heads=tiny.heads,
         intermediate=tiny.feed_forward,
+        positions=tiny.positions,
     )
     end = int(tokenizer.convert_tokens_to_ids(END))  # type: ignore[arg-type]
     traces = [
