@@ -3,12 +3,15 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from scalerl.errors import InputError
 
 if TYPE_CHECKING:
     from scalerl.scaling import Curve, Fit, Pool
+    from scalerl.scaling.window import WindowRow
 
 HELP = "fit a compute curve: ceiling, speed, forecast, and what the data can tell"
 
@@ -123,8 +126,18 @@ def paper_grid_argument(text: str) -> tuple[float, float, int]:
     return low, high, count
 
 
-def min_compute_argument(text: str | None, curve: "Curve") -> tuple[float | None, str | None]:
-    """The early cut and what to say of it. Errors: InputError when it is no number and not auto."""
+def min_compute_argument(
+    text: str | None,
+    curve: "Curve",
+    *,
+    r0: float | Literal["step0", "free"] | None = None,
+    max_compute: float | None = None,
+    keep_red: bool = False,
+) -> tuple[float | None, str | None]:
+    """The early cut and what to say of it; proposed from what the other options leave to fit.
+
+    Errors: InputError when it is no number and not auto.
+    """
     from scalerl import scaling
 
     if text not in (None, "auto"):
@@ -132,7 +145,7 @@ def min_compute_argument(text: str | None, curve: "Curve") -> tuple[float | None
             return float(text), None
         except ValueError:
             raise InputError(f"--min-compute {text!r} is neither a number nor auto") from None
-    proposal = scaling.propose_window(curve)
+    proposal = scaling.propose_window(curve, r0=r0, max_compute=max_compute, keep_red=keep_red)
     if proposal.min_compute is None:
         return None, proposal.reason if text == "auto" else None
     cut = f"{proposal.min_compute:.6g} {curve.unit}"
@@ -160,15 +173,18 @@ def run(args: argparse.Namespace) -> int:
     from scalerl import scaling
 
     curve = read(args.curve, args)
-    cut, said = min_compute_argument(args.min_compute, curve)
-    settings = {
+    part = {
         "r0": r0_argument(args.r0),
         "max_compute": args.max_compute,
+        "keep_red": args.keep_red,
+    }
+    cut, said = min_compute_argument(args.min_compute, curve, **part)
+    settings = {
+        **part,
         "fix_ceiling": args.fix_ceiling,
         "method": args.method,
         "prior_b": not args.no_prior,
         "paper_grid": paper_grid_argument(args.paper_grid),
-        "keep_red": args.keep_red,
     }
     fitted = scaling.fit(
         curve, min_compute=cut, predict=args.predict, targets=args.target, **settings
@@ -180,8 +196,9 @@ def run(args: argparse.Namespace) -> int:
         pooled = scaling.pool(runs, name=name, predict=args.predict, min_compute=cut, **settings)
     if args.plot:
         scaling.save_figure(scaling.plot_fit(fitted, later=curve), args.plot)
+    windows = scaling.window_table(curve, **settings) if args.windows else ()
     if args.json:
-        print_json(fitted, curve, said, pooled)
+        print_json(fitted, curve, said, pooled, windows)
         return 0
     if cut is None and fitted.A.estimate is None:
         said = None  # no early cut makes a ceiling appear
@@ -191,14 +208,20 @@ def run(args: argparse.Namespace) -> int:
     for warning in scaling.warn(curve):
         print(f"  ! {warning.message}")
     if pooled is not None:
-        print("\n" + scaling.pool_summary(pooled))
-    if args.windows:
-        print("\n" + scaling.window_lines(scaling.window_table(curve, **settings), curve.unit))
+        print("\n" + pooled.summary())
+    if windows:
+        print("\n" + scaling.window_lines(windows, curve.unit))
     print(f"\nplot: {args.plot}" if args.plot else "\n" + scaling.terminal_plot(fitted))
     return 0
 
 
-def print_json(fitted: "Fit", curve: "Curve", said: str | None, pooled: "Pool | None") -> None:
+def print_json(
+    fitted: "Fit",
+    curve: "Curve",
+    said: str | None,
+    pooled: "Pool | None",
+    windows: "Sequence[WindowRow]",
+) -> None:
     """The fit as one JSON object, with warnings and what the reader noted."""
     from scalerl import scaling
 
@@ -210,4 +233,6 @@ def print_json(fitted: "Fit", curve: "Curve", said: str | None, pooled: "Pool | 
     saved["notes"] = [*curve.notes, *([said] if said else [])]
     if pooled is not None:
         saved["pooled"] = pooled.to_dict()
+    if windows:
+        saved["windows"] = [asdict(row) for row in windows]
     print(json.dumps(saved, allow_nan=False))

@@ -11,7 +11,8 @@ numpy and scipy only; matplotlib is imported when a figure is first asked for.
 
 from typing import TYPE_CHECKING, Any
 
-from scalerl.scaling.compare import Comparison, compare
+from scalerl.scaling.compare import compare
+from scalerl.scaling.comparison import Comparison
 from scalerl.scaling.curve import Curve, curve_from_points
 from scalerl.scaling.describe import pool_summary, terminal_plot, window_lines
 from scalerl.scaling.fit import fit

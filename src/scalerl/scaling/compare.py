@@ -1,13 +1,14 @@
 """Compare recipes by their compute curves: first the ceiling, then the speed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from scalerl.errors import InputError
+from scalerl.scaling.comparison import Comparison, Pair, PaperRule, Recipe
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.fit import fit
 from scalerl.scaling.least_squares import solve
@@ -28,89 +29,6 @@ from scalerl.scaling.special import linspace, ndtr
 SURE = 0.95
 """Probability from which one recipe's ceiling counts as higher."""
 PAPER_MARGIN = 0.02
-
-Winner = Literal["a", "b", "cannot tell"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaperRule:
-    """The paper's own decision (A.5): ceilings .02 apart, else B refitted at the mean ceiling."""
-
-    winner: str
-    by: Literal["ceiling", "B at a common ceiling", "nothing"]
-    delta_A: float | None
-    common_A: float | None
-    B_a: float | None
-    B_b: float | None
-    false_positive: float | None = None
-    """How often the margin calls two identical recipes different, at the precision of this pair."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """Recipe `a` against recipe `b`."""
-
-    a: str
-    b: str
-    delta_A: Interval
-    """Ceiling of a minus that of b, run-to-run differences included."""
-    p_higher: float | None
-    """P(ceiling of a > ceiling of b)."""
-    crossing: Interval
-    """Compute at which the curves cross, where they do."""
-    p_crossing: float | None
-    target: float | None
-    """Pass rate at which the speeds are compared."""
-    compute_ratio: Interval
-    """Compute of a to the target over that of b, run-to-run differences included."""
-    higher_ceiling: str
-    faster: str
-    paper: PaperRule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """One recipe: its runs' fits, and the ceiling they give it."""
-
-    name: str
-    fits: tuple[Fit, ...]
-    A: Interval
-    """Ceiling of the recipe, run-to-run differences included."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Recipes ranked by ceiling, then speed, with every pair's evidence."""
-
-    recipes: tuple[Recipe, ...]
-    """Best first."""
-    verdicts: tuple[str, ...]
-    """What separates each recipe from the next, in words."""
-    pairs: tuple[Pair, ...]
-    run_sd: Interval
-    run_sd_from: int
-    """Degrees of freedom the run-to-run SD was estimated from; 0: taken from the paper's runs."""
-    unit: str
-
-    def summary(self) -> str:
-        """Ranking and pairs for a person."""
-        from scalerl.scaling.describe import comparison_summary
-
-        return comparison_summary(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready: the ranking, every pair and every fit."""
-        return {
-            "ranking": [r.name for r in self.recipes],
-            "verdicts": list(self.verdicts),
-            "unit": self.unit,
-            "run_sd": {**asdict(self.run_sd), "estimated_from": self.run_sd_from},
-            "pairs": [asdict(p) for p in self.pairs],
-            "recipes": [
-                {"name": r.name, "A": asdict(r.A), "fits": [f.to_dict() for f in r.fits]}
-                for r in self.recipes
-            ],
-        }
 
 
 def compare(
@@ -144,7 +62,7 @@ def compare(
     }
     goal = target if target is not None else _common_target(list(fits.values()))
     pairs = tuple(_pair(a, b, fits, ceilings, goal, spread) for a, b in combinations(fits, 2))
-    recipes = [Recipe(name=n, fits=f, A=_interval(ceilings[n])) for n, f in fits.items()]
+    recipes = [Recipe(name=n, fits=f, A=_ceiling(ceilings[n], f)) for n, f in fits.items()]
     order, verdicts = _rank(recipes, pairs)
     return Comparison(
         recipes=tuple(order),
@@ -183,6 +101,12 @@ def _interval(draws: Floats | None) -> Interval:
     return Interval(mid, low, high)
 
 
+def _ceiling(draws: Floats | None, fits: Sequence[Fit]) -> Interval:
+    """A recipe's ceiling, at most 1; without an estimate where no run has one."""
+    A = _interval(None if draws is None else np.clip(draws, 0, 1))
+    return Interval(None, A.low, A.high) if _unknown(fits) else A
+
+
 def _common_target(groups: Sequence[Sequence[Fit]]) -> float | None:
     """Three quarters of the way from the highest R0 to the lowest pass rate at a window's end."""
     ends: list[float] = []
@@ -207,7 +131,7 @@ def _pair(
     A_a, A_b = ceilings[a], ceilings[b]
     nothing = Interval(None, None, None)
     delta, p_higher = nothing, None
-    if A_a is not None and A_b is not None:
+    if A_a is not None and A_b is not None and not (_unknown(fits[a]) or _unknown(fits[b])):
         delta = _interval(A_a - A_b)
         p_higher = float(np.mean(A_a > A_b))
     runs_a = [s for s in map(_samples, fits[a], range(10, 60)) if s is not None]
@@ -220,7 +144,7 @@ def _pair(
         high = max(f.window[1] for f in (*fits[a], *fits[b]))
         crossing, p_crossing = _crossing(runs_a[0], runs_b[0], low, high)
     higher = "cannot tell"
-    if p_higher is not None and not _unknown(fits[a]) and not _unknown(fits[b]):
+    if p_higher is not None:
         higher = a if p_higher >= SURE else b if p_higher <= 1 - SURE else "cannot tell"
     faster = "cannot tell"
     if ratio.high is not None and ratio.high < 1:
@@ -384,8 +308,9 @@ def _verdict(upper: Recipe, lower: Recipe, pair: Pair) -> str:
     names = f"{upper.name} and {lower.name}"
     for recipe in (lower, upper):
         if _unknown(recipe.fits):
-            status = recipe.fits[0].status.replace("_", " ")
-            return f"{names}: the ceiling of {recipe.name} is {status}"
+            if all(f.status == "no_gain" for f in recipe.fits):
+                return f"{names}: {recipe.name} shows no gain, so there is no ceiling to compare"
+            return f"{names}: the ceiling of {recipe.name} is not identified"
     p = pair.p_higher if pair.p_higher is not None else 0.5
     sure = max(p, 1 - p)
     if pair.higher_ceiling != "cannot tell":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalerl.scaling.compare import Comparison, Pair
+from scalerl.scaling.comparison import Comparison, Pair
 from scalerl.scaling.pool import Pool
 from scalerl.scaling.result import Fit, Interval, Prediction
 from scalerl.scaling.special import linspace
@@ -57,19 +57,23 @@ def summary(fit: Fit) -> str:
         "",
         f"{'':<8}{'estimate':>10}   5 to 95 %",
     ]
-    rows = [
-        _row("A", *span(fit.A)),
-        _row("B", number(fit.B.estimate, 2), _range(number(fit.B.low, 2), number(fit.B.high, 2))),
-        _row(
-            "C_mid",
-            amount(fit.C_mid.estimate),
-            _range(amount(fit.C_mid.low), amount(fit.C_mid.high)),
-        ),
-        _row("R0", *span(fit.R0)),
-    ]
-    lines = [*head, *rows, *_bound(fit), *_forecasts(fit), *_targets(fit), ""]
+    lines = [*head, *_rows(fit), *_bound(fit), *_forecasts(fit), *_targets(fit), ""]
     lines += [f"  - {reason}" for reason in fit.reasons]
     return "\n".join(lines)
+
+
+def _rows(fit: Fit) -> list[str]:
+    """The parameters; of a ceiling that is not identified its lower bound, and no B or C_mid."""
+    R0 = _row("R0", *span(fit.R0))
+    if fit.status == "not_identified" and fit.settings.fix_ceiling is None:
+        return [_row("A", "-", _at_least(number(fit.A.low))), R0]
+    B = _row("B", number(fit.B.estimate, 2), _range(number(fit.B.low, 2), number(fit.B.high, 2)))
+    at = _range(amount(fit.C_mid.low), amount(fit.C_mid.high))
+    return [_row("A", *span(fit.A)), B, _row("C_mid", amount(fit.C_mid.estimate), at), R0]
+
+
+def _at_least(low: str) -> str:
+    return "" if low == "-" else f"at least {low}"
 
 
 def _held(fit: Fit) -> str:
@@ -80,8 +84,17 @@ def _row(name: str, estimate: str, interval: str) -> str:
     return f"{name:<8}{estimate:>10}   {interval}".rstrip()
 
 
+def _bounded(fit: Fit) -> bool:
+    """Whether all that is known of the ceiling is a lower bound."""
+    return (
+        fit.status == "not_identified"
+        and fit.settings.fix_ceiling is None
+        and fit.A.low is not None
+    )
+
+
 def _bound(fit: Fit) -> list[str]:
-    if fit.status != "not_identified" or fit.A.low is None:
+    if not _bounded(fit):
         return []
     return [f"The ceiling is at least {fit.A.low:.3f} (95 %); what it is, these data do not say."]
 
@@ -90,10 +103,16 @@ def _forecasts(fit: Fit) -> list[str]:
     if not fit.predictions:
         return []
     lines = ["", f"{fit.unit:>14}{'pass rate':>12}   curve 5 to 95 %     one evaluation"]
-    return [*lines, *(_forecast(p) for p in fit.predictions)]
+    lines += [_forecast(p) for p in fit.predictions]
+    if _bounded(fit) and any(p.estimate is None for p in fit.predictions):
+        lines.append("  (beyond twice the window's end only a bound is given: no ceiling is known)")
+    return lines
 
 
 def _forecast(p: Prediction) -> str:
+    if p.estimate is None and p.low is not None:
+        low, seen = _at_least(number(p.low)), _at_least(number(p.observation_low))
+        return f"{amount(p.compute):>14}{'-':>12}   {low:<18}  {seen}"
     curve = _range(number(p.low), number(p.high))
     seen = _range(number(p.observation_low), number(p.observation_high))
     return f"{amount(p.compute):>14}{number(p.estimate):>12}   {curve:<18}  {seen}".rstrip()
@@ -105,15 +124,18 @@ def _targets(fit: Fit) -> list[str]:
     lines = ["", f"{'pass rate':>14}{fit.unit[:14]:>16}   5 to 95 %"]
     for target, needed in fit.compute_to:
         within = _range(amount(needed.low), amount(needed.high))
+        if _bounded(fit):
+            within = _at_least(amount(needed.low))
         lines.append(f"{target:>14.3f}{amount(needed.estimate):>16}   {within}".rstrip())
     return lines
 
 
 def pool_summary(pool: Pool) -> str:
     """The recipe's ceiling, the spread between its runs, and forecasts of the recipe and a run."""
+    known = any(f.A.estimate is not None for f in pool.fits)
     lines = [
         f"{pool.name}: {len(pool.fits)} runs pooled",
-        _row("A", *span(pool.A)),
+        _row("A", *(span(pool.A) if known else ("-", _at_least(number(pool.A.low))))),
         _row(
             "run SD",
             number(pool.run_sd.estimate, 4),
@@ -138,6 +160,8 @@ def window_lines(rows: Sequence[WindowRow], unit: str) -> str:
     ]
     for row in rows:
         within = _range(number(row.A.low), number(row.A.high))
+        if row.A.estimate is None:
+            within = _at_least(number(row.A.low))
         lines.append(
             f"{amount(row.min_compute):>10} {'':<16}{row.n_points:>7}{number(row.A.estimate):>8}   "
             f"{within:<16}{number(row.B.estimate, 2):>7}  {row.status.replace('_', ' ')}"
@@ -183,9 +207,10 @@ def comparison_summary(c: Comparison) -> str:
         runs = "" if len(recipe.fits) == 1 else f" ({len(recipe.fits)} runs)"
         status = ", ".join(dict.fromkeys(f.status.replace("_", " ") for f in recipe.fits))
         known = any(f.A.estimate is not None for f in recipe.fits)
+        low = number(recipe.A.low)
+        within = _range(low, number(recipe.A.high)) if known else _at_least(low)
         lines.append(
-            f"{recipe.name:<{wide}}{number(recipe.A.estimate) if known else '-':>7}   "
-            f"{_range(number(recipe.A.low), number(recipe.A.high)):<17}"
+            f"{recipe.name:<{wide}}{number(recipe.A.estimate) if known else '-':>7}   {within:<17}"
             f"{number(first.B.estimate, 2):>7}{amount(first.C_mid.estimate):>12}   {status}{runs}"
         )
     origin = (
@@ -222,6 +247,11 @@ def _pair_lines(p: Pair, unit: str) -> list[str]:
             f"{unit} ({at})"
         )
     rule = p.paper
+    if p.p_higher is None:
+        return [
+            *lines,
+            "  paper's rule (.02): a ceiling is not identified, so there is none to compare",
+        ]
     if rule.by == "ceiling":
         how = f"ceilings {rule.delta_A:+.3f} apart"
     elif rule.by == "nothing":

@@ -22,10 +22,19 @@ from scalerl.scaling.result import (
 )
 from scalerl.scaling.robust import OUTLIER, SUSPECT, huber, outlier_weight, outliers
 from scalerl.scaling.sigmoid import Floats
-from scalerl.scaling.verdict import FEW_POINTS, judge, no_gain, rolling_origins
+from scalerl.scaling.verdict import (
+    FEW_POINTS,
+    ORIGIN_SHARES,
+    judge,
+    no_gain,
+    rolling_origins,
+    unchecked,
+)
 from scalerl.scaling.warn import red_rows
 
 NOTHING = Interval(None, None, None)
+FAR = 2.0
+"""A curve whose ceiling is not identified gives no estimate beyond this many windows' ends."""
 
 
 def fit(
@@ -49,10 +58,11 @@ def fit(
     step 0 where there is one and is free otherwise. Compute is in `curve.unit` throughout. Points
     under a red drawdown or truncation warning are left out unless `keep_red`.
 
-    Data too poor for a fit is a result with a status, not an error. Errors: InputError for settings
-    that contradict the data or each other.
+    Data too poor for a fit is a result with a status, not an error; without an identified ceiling
+    there is no estimate of a pass rate beyond twice the window's end, only an interval.
+    Errors: InputError for settings that contradict the data or each other.
     """
-    mode, value = _r0_choice(curve, r0)
+    mode, value = r0_choice(curve, r0)
     settings = Settings(
         r0_mode=mode,
         r0=value,
@@ -66,7 +76,7 @@ def fit(
         max_compute=max_compute,
     )
     _check_settings(settings)
-    data, left_out, notes = _window(curve, settings, keep_red)
+    data, left_out, notes = fitted_part(curve, settings, keep_red)
     if r0 is None and mode == "free":
         notes.append(
             "there is no step-0 evaluation, so R0 is free: A and B are less certain for it"
@@ -85,9 +95,10 @@ def fit(
     return _assemble(data, settings, core, tuple(left_out), notes)
 
 
-def _r0_choice(
+def r0_choice(
     curve: Curve, r0: float | Literal["step0", "free"] | None
 ) -> tuple[R0Mode, float | None]:
+    """How R0 is treated, and the value it is held at. Errors: InputError where that cannot be."""
     if r0 is None:
         return ("free", None) if curve.r0_observed is None else ("step0", None)
     if r0 == "free":
@@ -124,7 +135,7 @@ def _check_settings(s: Settings) -> None:
         raise InputError(f"min_compute {low:g} is not below max_compute {high:g}")
 
 
-def _window(
+def fitted_part(
     curve: Curve, s: Settings, keep_red: bool
 ) -> tuple[Curve, list[tuple[float, float]], list[str]]:
     """The evaluations to fit, those that red warnings took out, and what to say of it."""
@@ -214,6 +225,11 @@ def _fit_posterior(curve: Curve, s: Settings) -> Core:
         origins=origins,
     )
     reasons = words + reasons
+    if len(curve) < FEW_POINTS and status == "identified":
+        status = "weak"
+        reasons.append(f"fewer than {FEW_POINTS} points identify no ceiling, however well they fit")
+    if len(origins) < len(ORIGIN_SHARES):
+        reasons.append(unchecked(origins))
     if best.at_ceiling[0]:
         reasons.append("least squares runs into the upper bound A = 1")
     if best.at_edge[0]:
@@ -336,10 +352,11 @@ def _predictions(bare: Fit, computes: tuple[float, ...]) -> tuple[Prediction, ..
     def number(value: float) -> float | None:
         return float(value) if np.isfinite(value) else None
 
+    told = bare.status != "not_identified" or bare.settings.fix_ceiling is not None
     return tuple(
         Prediction(
             compute=c,
-            estimate=number(band.estimate[i]),
+            estimate=number(band.estimate[i]) if told or c <= FAR * bare.window[1] else None,
             low=number(band.low[i]),
             high=number(band.high[i]),
             observation_low=number(band.observation_low[i]),

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from scalerl.errors import InputError
-from scalerl.scaling.compare import Comparison
+from scalerl.scaling.comparison import Comparison
 from scalerl.scaling.curve import Curve
 from scalerl.scaling.result import Fit
 from scalerl.scaling.transform import f_transform

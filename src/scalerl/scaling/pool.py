@@ -42,6 +42,12 @@ class Pool:
     predictions: tuple[PoolPrediction, ...]
     unit: str
 
+    def summary(self) -> str:
+        """The recipe's ceiling, the spread between its runs, and forecasts, for a person."""
+        from scalerl.scaling.describe import pool_summary
+
+        return pool_summary(self)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {

@@ -81,7 +81,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draws:
-    """Weighted draws of the parameters; every array [D], weights sum to 1."""
+    """Weighted draws of the parameters; every array [D], read-only, weights sum to 1."""
 
     A: Floats
     B: Floats
@@ -90,6 +90,10 @@ class Draws:
     sigma: Floats
     rho: Floats
     weight: Floats
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            getattr(self, name).setflags(write=False)
 
     @property
     def effective(self) -> float:

@@ -151,6 +151,11 @@ class Fit:
     """[n], precision each evaluation had in the fit."""
     power_law: PowerLaw | None = None
 
+    def __post_init__(self) -> None:
+        weight = np.array(self.row_weight, dtype=np.float64)
+        weight.setflags(write=False)
+        object.__setattr__(self, "row_weight", weight)
+
     @property
     def method(self) -> Method:
         """Which method made it."""

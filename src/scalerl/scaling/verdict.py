@@ -14,6 +14,12 @@ CEILING_NEAR = 0.01
 """An interval that ends this near 1 is narrow because of the bound, not because of the data."""
 FEW_POINTS = 8
 TREND_Z = 2.5
+FALL_Z = 2.0
+"""An end this many noise SD below the start is no flat curve."""
+ORIGIN_SHARES = (0.5, 0.75)
+"""First parts of the points that are refitted."""
+ORIGIN_FITTED, ORIGIN_LATER = 6, 3
+"""Points that a refit takes at least, and that it is checked on."""
 ORIGIN_P, ORIGIN_ERROR = 0.01, 0.015
 """A rolling-origin check fails when its mean error is both this unlikely and this large."""
 
@@ -44,10 +50,25 @@ def no_gain(data: Observed) -> str | None:
         return None
     start = data.R0 if data.R0 is not None else data.step0
     level, spread = float(data.y.mean()), float(data.y.std(ddof=1))
+    if _ends_lower(data.y):
+        return (
+            f"the pass rate ends below where it began: {first:.3f} at first, {data.y.max():.3f} at "
+            f"best, {last:.3f} at last"
+        )
     if start is not None and level - start > max(3 * spread, 1e-9):
         return None  # on the plateau already: its height is known, its approach is not
     above = "" if start is None else f" and not clearly above R0 = {start:.3f}"
     return f"the pass rate is flat over the window ({level:.3f} ± {spread:.3f} SD){above}"
+
+
+def _ends_lower(y: Floats) -> bool:
+    """Whether the last third lies below the first by more than the noise of second differences."""
+    k = len(y) // 3
+    if k < 1 or len(y) < 5:
+        return False
+    noise = float(np.sqrt(np.mean(np.diff(y, 2) ** 2) / 6))
+    fall = float(y[:k].mean() - y[-k:].mean())
+    return fall > max(FALL_Z * noise * np.sqrt(2 / k), 1e-9)
 
 
 def judge(
@@ -90,13 +111,23 @@ def judge(
     return status, reasons
 
 
-def rolling_origins(data: Observed, shares: tuple[float, ...] = (0.5, 0.75)) -> tuple[Origin, ...]:
+def unchecked(made: tuple[Origin, ...]) -> str:
+    """Which rolling-origin checks could not be made, and why."""
+    done = {o.share for o in made}
+    shares = " and ".join(f"{s:.0%}" for s in ORIGIN_SHARES if s not in done)
+    return (
+        f"not checked by a refit on the first {shares}: that takes {ORIGIN_FITTED} points with a "
+        f"rise, and {ORIGIN_LATER} after them"
+    )
+
+
+def rolling_origins(data: Observed) -> tuple[Origin, ...]:
     """Refit the first part of the points and check the rest, for each share that leaves enough."""
     out: list[Origin] = []
     n = len(data.x)
-    for share in shares:
+    for share in ORIGIN_SHARES:
         k = int(np.ceil(share * n))
-        if k < 6 or n - k < 3:
+        if k < ORIGIN_FITTED or n - k < ORIGIN_LATER:
             continue
         part = Observed(
             x=data.x[:k],

@@ -6,13 +6,13 @@ the linear part inside the window moves A by up to +.046.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
-from scalerl.scaling.fit import fit
+from scalerl.scaling.fit import fit, fitted_part, r0_choice
 from scalerl.scaling.methods import observed
 from scalerl.scaling.posterior import draw
 from scalerl.scaling.result import Interval, Settings, Status
@@ -55,10 +55,13 @@ def window_table(
     """The fit for each early cut: how far the answer depends on where the window starts.
 
     `cuts` are lowest computes; by default none, then those that drop about 5, 10, 20, 30 and 40 %
-    of the evaluations and leave at least 8. `settings` go to `fit`. Errors: as `fit`.
+    of the evaluations that are fitted and leave at least 8. `settings` go to `fit`. Errors: as
+    `fit`.
     """
     if cuts is None:
-        cuts = default_cuts(curve)
+        names = ("r0", "max_compute", "keep_red")
+        part, _ = _part(curve, **{k: v for k, v in settings.items() if k in names})
+        cuts = default_cuts(part)
     rows: list[WindowRow] = []
     for cut in cuts:
         found = fit(curve, min_compute=cut, **settings)
@@ -85,19 +88,38 @@ def default_cuts(curve: Curve) -> list[float]:
     return [float(curve.compute[k]) for k in drops]
 
 
-def propose_window(curve: Curve, settings: Settings | None = None) -> Proposal:
+def _part(
+    curve: Curve,
+    r0: float | Literal["step0", "free"] | None = None,
+    max_compute: float | None = None,
+    keep_red: bool = False,
+) -> tuple[Curve, Settings]:
+    """The evaluations a fit without an early cut would use, and how it would treat R0."""
+    mode, value = r0_choice(curve, r0)
+    s = Settings(r0_mode=mode, r0=value, max_compute=max_compute)
+    return fitted_part(curve, s, keep_red)[0], s
+
+
+def propose_window(
+    curve: Curve,
+    *,
+    r0: float | Literal["step0", "free"] | None = None,
+    max_compute: float | None = None,
+    keep_red: bool = False,
+) -> Proposal:
     """The early cut to use: the end of the first epoch if the log has it, else what the data say.
 
     From the data: for each of eight cuts, the evaluations before it are set against the posterior
     of those after it; the cut whose early evaluations lie farthest off, in SD, is proposed if that
-    is more than chance brings about. At most 30 % are cut, and 8 evaluations are left.
+    is more than chance brings about. At most 30 % are cut, and 8 evaluations are left. The other
+    settings are those of `fit`: what it would leave out is not looked at. Errors: as `fit`.
     """
+    curve, s = _part(curve, r0, max_compute, keep_red)
     if curve.first_epoch is not None:
         beyond = int(np.count_nonzero(curve.compute >= curve.first_epoch))
         if beyond >= FEW_POINTS:
             reason = "the end of the first epoch, which is nearly linear (A.6)"
             return Proposal(min_compute=curve.first_epoch, reason=reason)
-    s = settings or Settings(r0_mode="step0" if curve.r0_observed is not None else "free")
     n = len(curve)
     most = min(int(MOST_CUT * n), n - FEW_POINTS)
     if most < 2:

@@ -104,6 +104,42 @@ def test_min_compute_auto(tmp_path, capsys):
     assert "first evaluations agree" in capsys.readouterr().err
 
 
+def test_windows_with_max_compute_and_json(tmp_path, capsys):
+    path = run_directory(tmp_path / "one")
+    assert call(fit, path, "--windows", "--max-compute", "6000") == 0
+    assert "verdict" in capsys.readouterr().out
+    assert call(fit, path, "--windows", "--max-compute", "9000", "--json") == 0
+    windows = json.loads(capsys.readouterr().out)["windows"]
+    assert windows[0]["n_points"] == 16
+    assert set(windows[0]) == {"min_compute", "n_points", "status", "A", "B", "C_mid"}
+
+
+def test_the_proposed_cut_follows_the_other_options(tmp_path, monkeypatch):
+    from scalerl import scaling
+
+    asked = []
+    real = scaling.propose_window
+
+    def spy(curve, **settings):
+        asked.append(settings)
+        return real(curve, **settings)
+
+    monkeypatch.setattr(scaling, "propose_window", spy)
+    path = run_directory(tmp_path / "one")
+    for cut in ((), ("--min-compute", "auto")):
+        call(fit, path, *cut, "--r0", "0.41", "--max-compute", "9000", "--keep-red")
+    assert asked == [{"r0": 0.41, "max_compute": 9000.0, "keep_red": True}] * 2
+
+
+def test_not_identified_in_a_comparison_prints_no_difference(tmp_path, capsys):
+    one, two = run_directory(tmp_path / "one"), run_directory(tmp_path / "two", 1, C_mid=40000.0)
+    assert call(compare, one, two) == 0
+    out = capsys.readouterr().out
+    assert "not identified" in out
+    assert "at least" in out
+    assert "difference of ceilings" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -93,8 +93,43 @@ def test_a_ceiling_that_is_not_identified_is_not_ranked_by():
     short = run(50, "short").window(max_compute=2500.0)
     result = scaling.compare([short, run(51, "whole")])
     assert [r.name for r in result.recipes] == ["whole", "short"]
-    assert result.pairs[0].higher_ceiling == "cannot tell"
+    (pair,) = result.pairs
+    assert pair.higher_ceiling == "cannot tell"
+    assert (pair.p_higher, pair.delta_A.estimate, pair.delta_A.low) == (None, None, None)
     assert "not identified" in result.verdicts[0]
+    assert result.recipes[1].A.estimate is None
+    text = result.summary()
+    assert "P(higher)" not in text
+    line = next(row for row in text.splitlines() if row.startswith("short "))
+    assert "..." not in line
+    assert "apart" not in text  # nor the paper's rule
+
+
+def test_a_flat_curve_shows_no_gain_to_compare():
+    flat = scaling.curve_from_points(
+        np.r_[0, C], np.r_[0.4, np.full(40, 0.4)], unit="gpu_hours", name="flat"
+    )
+    result = scaling.compare([run(51, "whole"), flat])
+    assert result.verdicts == (
+        "whole and flat: flat shows no gain, so there is no ceiling to compare",
+    )
+
+
+def test_a_recipes_ceiling_is_at_most_1():
+    result = scaling.compare([run(52, "high", A=0.995), run(53, "low")], run_sd=0.02)
+    (high,) = (r for r in result.recipes if r.name == "high")
+    assert high.A.high <= 1.0
+
+
+def test_comparison_comes_back_from_json():
+    result = scaling.compare([run(60, "x"), run(61, "y", A=0.55)])
+    saved = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    again = scaling.Comparison.from_dict(saved)
+    assert again.to_dict() == result.to_dict()
+    assert again.summary() == result.summary()
+    del saved["pairs"]
+    with pytest.raises(InputError, match="pairs"):
+        scaling.Comparison.from_dict(saved)
 
 
 def test_papers_rule_literally():
@@ -213,6 +248,36 @@ def test_clean_curve_needs_no_cut_and_known_epoch_is_used():
         name="k", compute=C, pass_rate=curve.pass_rate, unit="h", first_epoch=float(C[3])
     )
     assert scaling.propose_window(known).min_compute == C[3]
+
+
+def test_a_proposal_looks_only_at_what_is_fitted():
+    """A spoiled end hides a spoiled start, unless a red warning or max_compute leaves it out."""
+    C_all = np.linspace(150.0, 12000.0, 60)
+    truth = sigmoid(C_all, **PAPER)
+    start, late = C_all < 2000, np.arange(60) >= 45
+    end = float(sigmoid(2000.0, **PAPER))
+    truth[start] = 0.40 + 0.05 + (end - 0.45) * C_all[start] / 2000
+    truth[late] -= 0.1
+    curve = scaling.Curve(
+        name="spoiled",
+        compute=C_all,
+        pass_rate=truth + ar1(np.random.default_rng(3), (1, 60))[0],
+        unit="gpu_hours",
+        truncation_rate=np.where(late, 0.5, 0.0),
+        r0_observed=0.40,
+    )
+    assert scaling.propose_window(curve, keep_red=True).min_compute is None
+    assert 1500 < scaling.propose_window(curve).min_compute < 2600
+    cut = scaling.propose_window(curve, keep_red=True, max_compute=float(C_all[44]))
+    assert 1500 < cut.min_compute < 3000
+    with pytest.raises(InputError, match="no step-0"):
+        scaling.propose_window(scaling.curve_from_points(C_all, truth), r0="step0")
+
+
+def test_windows_of_a_cut_curve_lie_inside_it():
+    rows = scaling.window_table(run(70), max_compute=9000.0)
+    assert rows[0].n_points == int(np.sum(C <= 9000))
+    assert all(row.min_compute < 9000 for row in rows)
 
 
 # --- F-transform --------------------------------------------------------------------------------
