@@ -1,7 +1,8 @@
 """Of the fits called `identified`, how many are wrong on A by more than .02?
 
 960 simulated fits: B in {1.1, 1.5, 1.9, 2.5}, C_max / C_mid in {.5, 1, 1.5, 2, 3, 6}, 40 runs each,
-24 evaluations, R0 from step 0. Target: at most 5 %. About half a minute on one core.
+24 evaluations, R0 from step 0. Target: at most 5 %. A minute or two on an idle core;
+the seconds are in the result.
 """
 
 import time

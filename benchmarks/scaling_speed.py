@@ -3,7 +3,8 @@
 Targets on one core: 5,000 point fits a second in a batch, 60 ms for a full fit with intervals,
 1.5 s from shell to table. Everything, the paper's grid included, is timed in the same run; other
 work on the machine makes wall time unsteady, so the best of several is taken and CPU time stands
-beside it.
+beside it. The curve has 24 evaluations; full fits of the scenarios with 58 and 60 stand beside it
+and count for the target too. Half a minute on one idle core.
 """
 
 import os
@@ -14,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,19 @@ def command_seconds(curve: Curve) -> tuple[float, float, float]:
     return min(times), float(np.median(times)), cpu / len(times)
 
 
+def long_fits() -> dict[str, dict[str, float]]:
+    """Wall and CPU seconds of a full fit of each longer scenario, by treatment of R0."""
+    out: dict[str, dict[str, float]] = {}
+    for name in ("leave one out to 16k", "batch 2048 to 50k"):
+        (curve,) = simulate(SCENARIOS[name], 1, np.random.default_rng(3))
+        far = 2 * SCENARIOS[name]["high"]
+        for r0 in ("step0", "free"):
+            wall, cpu = best(partial(fit, curve, r0=r0, predict=[far]), 10)
+            cell = {"wall": round(wall, 4), "CPU": round(cpu, 4)}
+            out[f"{name}, {len(curve)} evaluations, R0 {r0}"] = cell
+    return out
+
+
 def main() -> None:
     args = arguments(__doc__ or "", FILE)
     scenario = SCENARIOS["batch 768 to 7.7k"]
@@ -92,6 +107,8 @@ def main() -> None:
     points_wall, points_cpu = best(lambda: fit_points(C, rates, r0=0.40), 5)
     fit(curve)
     full_wall, full_cpu = best(lambda: fit(curve, predict=[16000.0]), 20)
+    longer = long_fits()
+    slowest = {k: max(c[k] for c in longer.values()) for k in ("wall", "CPU")}
     paper_wall, _ = best(lambda: fit(curve, r0=0.40, method="paper"), 5)
     grid_start = time.perf_counter()
     with np.errstate(all="ignore"), warnings.catch_warnings():
@@ -107,6 +124,7 @@ def main() -> None:
         "point fits a second of CPU": round(len(rates) / points_cpu),
         "full fit with intervals s": round(full_wall, 4),
         "full fit with intervals CPU s": round(full_cpu, 4),
+        "full fits of longer curves s": longer,
         "shell to table s": {
             "best": round(shell_best, 3),
             "median": round(shell_median, 3),
@@ -121,9 +139,10 @@ def main() -> None:
             "A": ours.A.estimate, "B": ours.B.estimate, "C_mid": ours.C_mid.estimate,
         },
         "processes waiting for a core": round(os.getloadavg()[0], 1),
-        "met by wall time": per_second >= 5000 and full_wall <= 0.060 and shell_median <= 1.5,
+        "met by wall time": per_second >= 5000 and max(full_wall, slowest["wall"]) <= 0.060
+        and shell_median <= 1.5,
         "met by CPU time": len(rates) / points_cpu >= 5000
-        and full_cpu <= 0.060
+        and max(full_cpu, slowest["CPU"]) <= 0.060
         and shell_cpu <= 1.5,
     }  # fmt: skip
     report(result, FILE, write=args.write)
