@@ -4,17 +4,18 @@
     torchrun   torchrun … -m scalerl train …: every rank runs the command; all but 0 follow
 
 The start model and the settings come to the followers with `Begin`, so that on other machines only
-the folder of the start model has to be there under the same path.
+the folder of the start model has to be there under the same path. Spawned ranks are watched
+(`rank_watch`); those of torchrun are watched by its agent, and waited for with a limit.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,8 +24,9 @@ import torch.distributed as dist
 
 from scalerl.config import Config, dump_toml
 from scalerl.config.load import validated
-from scalerl.placement.local import SIGNALS, Arrival, Worker
-from scalerl.train.sharded import Begin, End, ShardedTrainer, follow, join, send
+from scalerl.pipeline.rank_watch import RankWatch, show_life
+from scalerl.placement.local import SIGNALS
+from scalerl.train.sharded import Begin, End, ShardedTrainer, follow, join, lost_ranks, send
 from scalerl.train.step import Trainer
 
 LOOPBACK = "lo"
@@ -35,13 +37,17 @@ Make = Callable[[Config, Path, type[Trainer]], Trainer]
 class SpawnedTrainer(ShardedTrainer):
     """Rank 0 with the processes that it started."""
 
-    workers: list[Worker]
+    watch: RankWatch
 
     def close(self) -> None:
         super().close()
-        for worker in self.workers:
-            worker.stop(grace_s=5.0)
+        self.watch.close(grace_s=0.0 if self._torn else 5.0)
         dist.destroy_process_group()
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        with super()._under_way(), self.watch.waited_for():
+            yield
 
 
 def launched() -> bool:
@@ -59,11 +65,16 @@ def open_trainer(config: Config, model_path: Path, make: Make) -> Trainer:
         return _with_torchrun(config, model_path, make)
     if config.execution.trainer_ranks == 1:
         return make(config, model_path, Trainer)
-    workers = _spawn(config, make)
-    _begin(config, model_path)
-    trainer = make(config, model_path, SpawnedTrainer)
-    assert isinstance(trainer, SpawnedTrainer)
-    trainer.workers = workers
+    with ExitStack() as unless_ready:
+        watch = _spawn(config, make)
+        unless_ready.callback(dist.destroy_process_group)
+        unless_ready.callback(watch.close, 0.0)
+        with lost_ranks(), watch.waited_for():
+            _begin(config, model_path)
+        trainer = make(config, model_path, SpawnedTrainer)
+        assert isinstance(trainer, SpawnedTrainer)
+        trainer.watch = watch
+        unless_ready.pop_all()
     return trainer
 
 
@@ -80,7 +91,8 @@ def leave() -> None:
     """The end of rank 0 under torchrun: the followers go home."""
     if launched() and dist.is_initialized():
         for rank in range(1, dist.get_world_size()):
-            send(rank, End())
+            with suppress(RuntimeError):  # it is lost, and needs no word
+                send(rank, End())
         dist.destroy_process_group()
 
 
@@ -88,13 +100,15 @@ class _TorchrunTrainer(ShardedTrainer):
     """Rank 0 under torchrun: its followers stay for the next trainer, after a rollback."""
 
     def close(self) -> None:
-        pass
+        if self._torn:  # nothing can follow, nor be told
+            dist.destroy_process_group()
 
 
 def _with_torchrun(config: Config, model_path: Path, make: Make) -> Trainer:
     if not dist.is_initialized():
         join(0, int(os.environ["WORLD_SIZE"]), init="env://")
-    _begin(config, model_path)
+    with lost_ranks():
+        _begin(config, model_path)
     return make(config, model_path, _TorchrunTrainer)
 
 
@@ -114,23 +128,31 @@ def _follow(make: Make) -> None:
     follow(build)
 
 
-def _spawn(config: Config, make: Make) -> list[Worker]:
+def _spawn(config: Config, make: Make) -> RankWatch:
     """Start ranks 1 to n−1 and meet them."""
     ranks = config.execution.trainer_ranks
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-    inbox: queue.Queue[Arrival] = queue.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        meeting = f"file://{folder}/meeting"
-        workers = [
-            Worker(rank, f"trainer rank {rank}", _rank_main, (rank, ranks, meeting, make), inbox)
-            for rank in range(1, ranks)
-        ]
-        join(0, ranks, init=meeting)
-    return workers
+    with ExitStack() as unless_met:
+        folder = tempfile.TemporaryDirectory()  # they look there again for each new group
+        unless_met.callback(folder.cleanup)
+        meeting = f"file://{folder.name}/meeting"
+        watch = RankWatch(
+            _rank_main,
+            [(rank, ranks, meeting, make) for rank in range(1, ranks)],
+            silence_s=config.execution.stall_s,
+            at_end=folder.cleanup,
+        )
+        unless_met.callback(watch.close, 0.0)
+        with watch.waited_for():
+            watch.meet()  # dead or silent ranks are noticed here; then it takes milliseconds
+            join(0, ranks, init=meeting)
+        unless_met.pop_all()
+    return watch
 
 
 def _rank_main(connection: Connection, rank: int, ranks: int, meeting: str, make: Make) -> None:
     """Entry point of a spawned rank; it ends when it is told to, or with rank 0."""
+    show_life(connection)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     join(rank, ranks, init=meeting)
     _follow(make)

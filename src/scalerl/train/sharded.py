@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -48,7 +48,8 @@ from scalerl.train.batches import shares
 from scalerl.train.shards import SHARDS, write_shards
 from scalerl.train.step import ARRAYS, StepSeen, Trainer
 
-WAIT = datetime.timedelta(days=7)  # between commands; a rank that dies is noticed at once
+PATIENCE = datetime.timedelta(minutes=15)  # of rank 0, for the others to come or to do their part
+WAIT = datetime.timedelta(days=7)  # of the others for a command; the end of rank 0 ends it
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -95,9 +96,18 @@ def join(rank: int, ranks: int, *, init: str) -> None:
 
     Args:
         init: where they meet: `env://` (torchrun) or `file://…`.
+
+    Raises:
+        RunError: some rank did not come.
     """
     backend = "cpu:gloo,cuda:nccl" if card_count() and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, init_method=init, rank=rank, world_size=ranks, timeout=WAIT)
+    timeout = PATIENCE if rank == 0 else WAIT
+    try:
+        dist.init_process_group(
+            backend, init_method=init, rank=rank, world_size=ranks, timeout=timeout
+        )
+    except RuntimeError as error:  # torch raises no narrower type
+        raise RunError(f"trainer rank {rank} did not meet all {ranks} ranks: {error}") from error
 
 
 def send(rank: int, command: Command) -> None:
@@ -131,6 +141,7 @@ class ShardedTrainer(Trainer):
     calls the methods of `Trainer`, the others only `obey`."""
 
     _weights: torch.dtype = torch.float32
+    _torn = False  # a command was left half-way, so that the ranks wait for different things
 
     def _wrap(self) -> None:
         """Shard each repeated layer, then the rest (embeddings, final norm, head) with the root."""
@@ -160,14 +171,14 @@ class ShardedTrainer(Trainer):
 
     def step(self, rows: Sequence[Row], version: int) -> StepSeen:
         mine, *others = shares(rows, self._limits, self.ranks)
-        with _lost_ranks():
+        with self._under_way():
             for rank, passes in enumerate(others, start=1):
                 send(rank, Step(version, tuple(tuple(p) for p in passes)))
             return self._step(mine, version)
 
     def weights(self) -> dict[str, Tensor]:
         """Gathered on rank 0, layer by layer; in the type of the forward pass."""
-        with _lost_ranks():
+        with self._under_way():
             self._tell(Gather())
             return self._gather()
 
@@ -175,21 +186,21 @@ class ShardedTrainer(Trainer):
         save_model(self.model, folder, tokenizer, weights=self.weights())
 
     def save_state(self, folder: Path) -> None:
-        with _lost_ranks():
+        with self._under_way():
             self._tell(Save(str(folder.absolute())))
             self._save(folder)
 
     def load_state(self, folder: Path) -> None:
-        with _lost_ranks():
+        with self._under_way():
             self._tell(Load(str(folder.absolute()), self.skipped_in_a_row))
             super().load_state(folder)
 
     def close(self) -> None:
         """Send the other ranks home. What cannot be told any more is told by the end of rank 0."""
-        try:
-            self._tell(End())
-        except RuntimeError:  # a rank is gone already
+        if self._torn:
             return
+        with suppress(RunError), self._under_way():  # a rank is gone already
+            self._tell(End())
 
     def obey(self, command: Command) -> None:
         """A follower's part of a command."""
@@ -210,6 +221,16 @@ class ShardedTrainer(Trainer):
         """This rank's shards, the FP32 weights among them."""
         tensors = super().optimizer_tensors()
         return tensors | {f"master:{n}": p.detach() for n, p, _ in self._triples()}
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """A command that all ranks take part in."""
+        try:
+            with lost_ranks():
+                yield
+        except BaseException:
+            self._torn = True
+            raise
 
     def _tell(self, command: Command) -> None:
         for rank in range(1, self.ranks):
@@ -265,13 +286,11 @@ def _as_arrays(seen: StepSeen) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def _lost_ranks() -> Iterator[None]:
-    """A collective that fails says that some rank is gone."""
+def lost_ranks() -> Iterator[None]:
+    """A collective that fails, or lasts beyond `PATIENCE`, says that some rank is gone."""
     try:
         yield
     except RuntimeError as error:  # gloo raises no narrower type
-        if isinstance(error, RunError):
-            raise
         raise RunError(f"a trainer rank was lost: {error}") from error
 
 
