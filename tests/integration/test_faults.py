@@ -237,9 +237,21 @@ def test_a_killed_trainer_leaves_no_process_and_no_memory(tmp_path: Path, start:
     assert set(os.listdir("/dev/shm")) <= memory
 
 
+def _members(group: int) -> list[str]:
+    """The processes of a group, with their command lines."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pgid=,args="], capture_output=True, text=True, check=True
+    )
+    return [line for line in listed.stdout.splitlines() if line.split()[0] == str(group)]
+
+
 @pytest.mark.parametrize(
     ("number", "code", "mode"),
-    [(signal.SIGINT, 130, "interleaved"), (signal.SIGTERM, 143, "async")],
+    [
+        (signal.SIGINT, 130, "interleaved"),
+        (signal.SIGINT, 130, "async"),
+        (signal.SIGTERM, 143, "async"),
+    ],
 )
 def test_the_command_ends_with_the_signals_code_and_a_checkpoint(
     tmp_path: Path, start: Path, number: signal.Signals, code: int, mode: str
@@ -263,6 +275,10 @@ def test_the_command_ends_with_the_signals_code_and_a_checkpoint(
         said = process.communicate(timeout=60)[1]
     assert process.returncode == code, said
     assert "Traceback" not in said
+    deadline = time.monotonic() + 5  # Python's resource tracker ends a moment after its parent
+    while (left := _members(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
     found = checkpoint.latest(run / "checkpoints", pytest.fail)
     assert found is not None
     steps = [row["step"] for row in rows(run, "steps")]
