@@ -61,6 +61,7 @@ every = 10
 type = "pipeline"
 k = 4
 [execution]
+generators = 2
 restarts = 100000
 """
 

@@ -1,6 +1,6 @@
 """An asynchronous run killed at random moments, each process in turn, and resumed.
 
-Two hundred kills are benchmarks/random_kills.py.
+Two kills with known ends here, thirty at any moment in test_random_kills.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from training_runs import Crash, Settings, Watch, digest, killed, raw_rows, rows
 
 from scalerl.config import load_config
@@ -122,7 +123,17 @@ def test_a_changed_setting_is_refused_by_name_and_a_harmless_one_shown(
     assert load_config([tmp_path / "run/config.toml"]) == harmless
 
 
-@pytest.mark.parametrize("which", ["training", "held-out"])
+def test_what_was_computed_is_known_from_the_checkpoint_itself(
+    tmp_path: Path, settings: Settings
+) -> None:
+    """A config.toml that was emptied, or edited by hand, changes no run in silence."""
+    run_new(settings("--steps", "5"), tmp_path / "run", Watch(), starts=tmp_path)
+    (tmp_path / "run/config.toml").write_text("")
+    with pytest.raises(InputError, match=r"optimizer\.lr: 0\.002 → 0\.0005"):
+        run_on(tmp_path / "run", Watch(), starts=tmp_path, config=load_config())
+
+
+@pytest.mark.parametrize("which", ["training", "held-out", "answers", "held-out answers"])
 def test_a_changed_dataset_is_refused(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
@@ -132,9 +143,16 @@ def test_a_changed_dataset_is_refused(
 
     def changed(*arguments: Any, **named: Any) -> Any:
         loaded = real(*arguments, **named)
-        if which == "training":
-            return dataclasses.replace(loaded, training=loaded.training[1:])
-        return dataclasses.replace(loaded, heldout=loaded.heldout[1:])
+        wrong = lambda prompts: [structs.replace(p, answer=f"{p.answer}0") for p in prompts]  # noqa: E731
+        return dataclasses.replace(
+            loaded,
+            **{
+                "training": {"training": loaded.training[1:]},
+                "held-out": {"heldout": loaded.heldout[1:]},
+                "answers": {"training": wrong(loaded.training)},
+                "held-out answers": {"heldout": wrong(loaded.heldout)},
+            }[which],
+        )
 
     monkeypatch.setattr(run_module, "run_prompts", changed)
     with pytest.raises(InputError, match=r"another dataset|held-out prompts are others"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from training_runs import Crash, Settings, Watch, digest, raw_rows, rows
 
 from scalerl.errors import RunError
 from scalerl.pipeline.alarms import Alarm
+from scalerl.pipeline.rollouts import Stopped
 from scalerl.pipeline.session import run_new, run_on
 from scalerl.train import checkpoint
 
@@ -124,6 +127,24 @@ def test_a_run_that_is_alarmed_again_and_again_ends(tmp_path: Path, settings: Se
     with pytest.raises(RunError, match=r"still alarmed after 1 rollbacks \(monitor.rollbacks\)"):
         run_new(config, tmp_path / "run", Watch(), starts=tmp_path, make_judge=judged(8, 9))
     assert [r["step"] for r in raw_rows(tmp_path / "run")] == [*range(1, 9), *range(6, 10)]
+
+
+@pytest.mark.parametrize("action", ["stop", "rollback"])
+def test_a_signal_comes_before_an_alarm(tmp_path: Path, settings: Settings, action: str) -> None:
+    """A cluster's SIGTERM in the step that is alarming: the checkpoint is made, the run ends."""
+    run = tmp_path / "run"
+    watch = Watch(8, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped):
+        run_new(
+            settings("--monitor.on_alarm", action),
+            run,
+            watch,
+            starts=tmp_path,
+            make_judge=judged(8),
+        )
+    assert checkpoints(run) == [5, 8]
+    (alarm,) = raw_rows(run, "alarms")
+    assert alarm["action"] == "warn"
 
 
 def test_stop_ends_the_run_and_leaves_its_checkpoint(tmp_path: Path, settings: Settings) -> None:

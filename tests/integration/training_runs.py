@@ -20,6 +20,7 @@ from scalerl.train.sft import SupervisedSettings, Trace, supervise
 # What a log row holds that another run of the same computation may hold otherwise.
 TIMES = {
     "attempt",
+    "from_step",
     "busy_s",
     "waited_s",
     "device_hours",

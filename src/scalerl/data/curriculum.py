@@ -29,7 +29,7 @@ class AllPromptsRetired(RunError):
 class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A stream between two draws; every field JSON-able, prompts by id."""
 
-    dataset: str  # fingerprint of the set of prompt ids
+    dataset: str  # fingerprint of the prompts' ids, tasks and answers
     seed: int
     curriculum: Curriculum
     threshold: float
@@ -66,7 +66,8 @@ class PromptStream:
     ) -> None:
         _check(prompts, seed, curriculum, threshold)
         self._prompts = {p.id: p for p in sorted(prompts, key=lambda p: p.id)}
-        self._dataset = hashlib.sha256("\n".join(self._prompts).encode()).hexdigest()
+        lines = (f"{p.id} {p.task} {p.answer!r}" for p in self._prompts.values())
+        self._dataset = hashlib.sha256("\n".join(lines).encode()).hexdigest()
         self._seed = seed
         self._curriculum: Curriculum = curriculum
         self._threshold = threshold

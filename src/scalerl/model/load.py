@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -69,6 +70,18 @@ def load_model(
     if seen["missing_keys"]:
         raise InputError(f"{path}: weights are missing: {', '.join(sorted(seen['missing_keys']))}")
     return on_device(model.eval(), device)
+
+
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
+    """The model with every dropout rate at 0, in place: log-probs of the trainer are to be those of
+    the generator, and a resumed run those of one that was not interrupted."""
+    for module in model.modules():
+        if isinstance(module, _DropoutNd):
+            module.p = 0.0
+        for name in ("dropout", "attention_dropout", "activation_dropout"):  # applied by function
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
 
 
 def on_device(model: PreTrainedModel, device: torch.device | None) -> PreTrainedModel:

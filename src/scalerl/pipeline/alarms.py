@@ -8,6 +8,7 @@ Which figures are alarming is not decided here: the caller brings the judge.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -68,6 +69,8 @@ class Watch:
     judge: Judge
     directory: RunDirectory
     action: Action
+    stopping: Callable[[], bool] = lambda: False
+    """Whether the run is on its way out: a signal's checkpoint and exit code come first."""
 
     def on_step(self, row: dict[str, Any]) -> None:
         self.listener.on_step(row)
@@ -83,10 +86,12 @@ class Watch:
     def _act(self, alarms: list[Alarm]) -> None:
         """Write every alarm down; raise Alarmed for a red one unless it only warns."""
         for alarm in alarms:
-            acts = alarm.level == "red" and self.action != "warn"
-            action = self.action if acts else "warn"
+            action = self._action(alarm)
             self.directory.append("alarms", {**msgspec.to_builtins(alarm), "action": action})
             self.listener.on_warning(f"step {alarm.step}: {alarm.level}: {alarm.message}")
         for alarm in alarms:
-            if alarm.level == "red" and self.action != "warn":
+            if self._action(alarm) != "warn":
                 raise Alarmed(alarm)
+
+    def _action(self, alarm: Alarm) -> Action:
+        return "warn" if alarm.level != "red" or self.stopping() else self.action

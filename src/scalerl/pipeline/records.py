@@ -13,7 +13,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class RunDirectory:
     def __init__(self, path: Path, attempt: int) -> None:
         self.path = path
         self.attempt = attempt
+        self.from_step: int | None = None
+        """Where this attempt went on: later rows of earlier attempts are superseded."""
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunDirectory:
@@ -44,10 +46,11 @@ class RunDirectory:
         try:
             (path / "completions").mkdir(parents=True, exist_ok=True)
             (path / "checkpoints").mkdir(exist_ok=True)
-            (path / "config.toml").write_text(dump_toml(config), "utf-8")
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error}") from error
-        return cls(path, attempt=0)
+        directory = cls(path, attempt=0)
+        directory.write_config(config)
+        return directory
 
     @classmethod
     def reopen(cls, path: Path) -> RunDirectory:
@@ -65,9 +68,26 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    def write_config(self, config: Config) -> None:
+        """config.toml in one move: a resume reads all of it or what was there before.
+
+        Raises:
+            RunError: it could not be written; what was there is untouched.
+        """
+        aside = self.path / ".config.toml.partial"
+        try:
+            aside.write_text(dump_toml(config), "utf-8")
+            with aside.open("rb") as handle:
+                os.fsync(handle.fileno())
+            aside.replace(self.path / "config.toml")
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise RunError(f"{self.path / 'config.toml'}: cannot be written: {error}") from error
+
     def append(self, name: str, row: Mapping[str, Any]) -> None:
-        """One line to `name`.jsonl, with the attempt in front."""
-        self._append(self.path / f"{name}.jsonl", {"attempt": self.attempt, **row})
+        """One line to `name`.jsonl, with the attempt in front; one that went on says where."""
+        resumed = {} if self.from_step is None else {"from_step": self.from_step}
+        self._append(self.path / f"{name}.jsonl", {"attempt": self.attempt, **resumed, **row})
 
     def append_completion(self, step: int, row: Mapping[str, Any]) -> None:
         """One held-out completion as text, to completions/step-NNNNNN.jsonl."""
@@ -116,29 +136,32 @@ def current_rows(file: Path) -> list[Row]:
     of single tasks."""
     kept: list[Row] = []
     overall = [row for row in read_rows(file) if "task" not in row]
-    for attempt, rows in _by_attempt(overall):
-        first = min((row["step"] for row in rows), default=0)
-        kept = [row for row in kept if row["step"] < first or row["attempt"] == attempt]
-        kept += rows
+    for rows in _by_attempt(overall):
+        first = min(row["step"] for row in rows)
+        last = min(row.get("from_step", first) for row in rows)
+        kept = [row for row in kept if row["step"] <= last and row["step"] < first] + rows
     return kept
 
 
-def _by_attempt(rows: list[Row]) -> Iterator[tuple[int, list[Row]]]:
+def _by_attempt(rows: list[Row]) -> Iterator[list[Row]]:
     for attempt in sorted({row["attempt"] for row in rows}):
-        yield attempt, [row for row in rows if row["attempt"] == attempt]
+        yield [row for row in rows if row["attempt"] == attempt]
 
 
 def _superseded_tear(lines: list[str], number: int) -> bool:
-    """A line torn by a kill, after which a later attempt went on writing."""
-    before = next((line for line in reversed(lines[: number - 1]) if line.strip()), None)
-    after = next((line for line in lines[number:] if line.strip()), None)
-    if after is None:
-        return True
-    try:
-        first = json.loads(before)["attempt"] if before else -1
-        return json.loads(after)["attempt"] > first
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return False
+    """A line torn by a kill, after which a later attempt went on writing (or was torn, too)."""
+    before, after = _attempt_of(reversed(lines[: number - 1])), _attempt_of(lines[number:])
+    return after is None or after > (-1 if before is None else before)
+
+
+def _attempt_of(lines: Iterable[str]) -> int | None:
+    """The attempt of the first line that is whole."""
+    for line in lines:
+        try:
+            return json.loads(line)["attempt"]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue
+    return None
 
 
 def _missing_newline(descriptor: int) -> str:

@@ -137,6 +137,7 @@ def open_run(
             dynamic_limit=config.algorithm.dynamic_limit,
             stall_s=config.execution.stall_s,
             restarts=config.execution.restarts,
+            vocabulary=trainer.model.config.get_text_config().vocab_size,
         ),
         score=make_score(scoring, waits=scores_are_waited_for(config)),
         scores=scoring.collect,

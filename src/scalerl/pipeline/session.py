@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from scalerl.config import Config, differences, dump_toml, load_config
+from scalerl.config import Config, differences, load_config
 from scalerl.errors import InputError, RunError
 from scalerl.messages import Counters
 from scalerl.model.source import resolve_model
@@ -84,9 +84,10 @@ def run_on(
         InputError: no run or checkpoint there, or a setting changed that a run cannot change.
     """
     directory = RunDirectory.reopen(path)
-    for change in check_changes(load_config([path / "config.toml"]), config):
-        listener.on_warning(f"resumed with another setting: {change}")
     found = checkpoint.latest(directory.checkpoints, listener.on_warning)
+    computed_with = load_config([(found or path) / "config.toml"])
+    for change in check_changes(computed_with, config):
+        listener.on_warning(f"resumed with another setting: {change}")
     start = start_model(config, starts, lambda step, loss: None)
     if found is None:
         listener.on_warning(f"{path}: no whole checkpoint; the run begins again from step 0")
@@ -101,7 +102,7 @@ def run_on(
                 listener.on_warning(
                     f"the run has done all of its {config.steps} steps; give more with --steps"
                 )
-        (path / "config.toml").write_text(dump_toml(config), "utf-8")
+        directory.write_config(config)
         unless_ready.pop_all()
     return _watched(run, listener, make_judge)
 
@@ -138,9 +139,11 @@ def _watched(run: Run, listener: Listener, make_judge: Callable[[], Judge]) -> E
             judge=make_judge(),
             directory=run.directory,
             action=monitor.on_alarm,
+            stopping=stopping(run),
         )
         for row in current_rows(run.directory.path / "curve.jsonl"):
-            watch.judge.on_evaluation(row)  # what the judge would know without the interruption
+            if row["step"] <= run.version:
+                watch.judge.on_evaluation(row)  # what it would know without the interruption
         try:
             return _guarded(run, watch)
         except Alarmed as raised:
@@ -148,6 +151,11 @@ def _watched(run: Run, listener: Listener, make_judge: Callable[[], Judge]) -> E
                 raise RunError(f"{raised} (monitor.on_alarm = 'stop')") from None
             run = _roll_back(run, raised, listener)
     raise RunError(f"still alarmed after {monitor.rollbacks} rollbacks (monitor.rollbacks)")
+
+
+def stopping(run: Run) -> Callable[[], bool]:
+    """Whether a signal has asked this run to end."""
+    return lambda: run.rollouts.stop_signal is not None
 
 
 def _roll_back(run: Run, raised: Alarmed, listener: Listener) -> Run:

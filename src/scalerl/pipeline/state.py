@@ -110,7 +110,8 @@ def save(run: Run) -> Path:
         row["step"]: row["pass_rate"] for row in current_rows(run.directory.path / "curve.jsonl")
     }
     keep_every = run.config.checkpoint.keep_every
-    checkpoint.prune(root, keep=KEEP, keep_every=keep_every, best=checkpoint.best(root, rates))
+    best = checkpoint.best(root, rates)
+    checkpoint.prune(root, saved=run.version, keep=KEEP, keep_every=keep_every, best=best)
     return path
 
 
@@ -184,7 +185,7 @@ def restore(run: Run, folder: Path, *, anew: bool = False) -> None:
             f"{folder}: the held-out prompts are others than the run was started with; resume with "
             "the same data, or start a new run"
         )
-    run.version = state.version
+    run.version = run.directory.from_step = state.version
     run.compute = state.compute
     run.trainer.skipped_in_a_row = state.skipped_in_a_row
     if isinstance(run.fleet, InlineFleet) and len(state.loops) == run.fleet.size and not anew:
@@ -238,4 +239,6 @@ def _put_back(rollouts: Rollouts, state: RolloutState) -> None:
 
 
 def fingerprint(prompts: Sequence[Prompt]) -> str:
-    return hashlib.sha256("\n".join(p.id for p in prompts).encode()).hexdigest()
+    """Of which prompts there are and what counts as their answers."""
+    lines = (f"{p.id} {p.task} {p.answer!r}" for p in prompts)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

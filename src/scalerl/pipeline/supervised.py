@@ -72,6 +72,7 @@ def supervise_file(
         try:
             trainer.load_state(found)
             done = msgspec.json.decode((found / "stage.json").read_bytes(), type=Stage).step
+            directory.from_step = done
         except (OSError, msgspec.DecodeError, safetensors.SafetensorError) as error:
             raise InputError(f"{found}: the checkpoint cannot be read: {error}") from error
     return _train(config, directory, trainer, traces, done, start, say)
@@ -139,7 +140,8 @@ def _train(
             (folder / "config.toml").write_text(dump_toml(config), "utf-8")
 
         saved = checkpoint.save(directory.checkpoints, step, write)
-        checkpoint.prune(directory.checkpoints, keep=2, keep_every=config.checkpoint.keep_every)
+        keep_every = config.checkpoint.keep_every
+        checkpoint.prune(directory.checkpoints, saved=step, keep=2, keep_every=keep_every)
         return saved / "model"
 
     if not done:

@@ -47,6 +47,8 @@ def save(root: Path, step: int, write: Callable[[Path], None]) -> Path:
         write(aside)
         for file in _files(aside):
             sync(file)
+        for folder in (f for f in aside.rglob("*") if f.is_dir()):
+            sync(folder)
         marker = aside / MARKER
         marker.write_bytes(msgspec.json.encode(Marker(step=step, files=_manifest(aside))))
         sync(marker)
@@ -91,8 +93,12 @@ def best(root: Path, rates: Mapping[int, float]) -> int | None:
     return max(steps, key=lambda step: (rates[step], -step), default=None)
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint folder; None if it is whole."""
+def damage(path: Path, *, deep: bool = True) -> str | None:
+    """What is wrong with a checkpoint folder; None if it is whole.
+
+    Args:
+        deep: read every file for its checksum, not its size alone.
+    """
     try:
         files = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker).files
     except FileNotFoundError:
@@ -105,7 +111,7 @@ def damage(path: Path) -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes, not {size}"
-        if _checksum(file) != checksum:
+        if deep and _checksum(file) != checksum:
             return f"{name} is damaged (checksum)"
     return None
 
@@ -114,12 +120,21 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix(PREFIX))
 
 
-def prune(root: Path, *, keep: int, keep_every: int, best: int | None = None) -> None:
-    """Remove old checkpoints but the newest `keep`, the best one and each `keep_every`-th step."""
-    for path in _folders(root)[keep:]:
+def prune(root: Path, *, saved: int, keep: int, keep_every: int, best: int | None = None) -> None:
+    """Remove old checkpoints but the newest `keep`, the best one and each `keep_every`-th step.
+
+    Args:
+        saved: the step just saved. What is later is damaged (a run resumed from before it, and will
+            write it again), and what has lost files counts for nothing: neither may push a whole
+            checkpoint out.
+    """
+    earlier = [
+        path for path in _folders(root) if step_of(path) <= saved and not damage(path, deep=False)
+    ]
+    for path in earlier[keep:]:
         step = step_of(path)
         if step != best and not (keep_every and step % keep_every == 0):
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)  # one too many is no reason to end a run
 
 
 def discard_after(root: Path, step: int) -> None:

@@ -25,7 +25,7 @@ from scalerl.algorithm.effective import Row
 from scalerl.algorithm.losses import Loss
 from scalerl.errors import RunError
 from scalerl.model.attention import trainer_attention
-from scalerl.model.load import save_model
+from scalerl.model.load import save_model, without_dropout
 from scalerl.model.logprobs import token_logprobs
 from scalerl.model.lora import merged_weights
 from scalerl.model.routing import expert_counts, routers_of, watched
@@ -98,7 +98,7 @@ class Trainer:
         activation_checkpointing: bool = False,
         offload_optimizer: bool = False,
     ) -> None:
-        self.model = model.train()
+        self.model = without_dropout(model).train()
         self.settings = settings
         self._loss = loss
         self._limits = limits

@@ -69,3 +69,39 @@ def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         RunDirectory.create(tmp_path / "file" / "run", load_config())
+
+
+def test_the_abandoned_tail_goes_even_where_the_next_attempt_logs_less_often(tmp_path):
+    """Evaluated at 5, 10, 15; resumed from 10; evaluated at 20 next: 15 was of other weights."""
+    write(RunDirectory.create(tmp_path, load_config()), 0, 5, 10, 15)
+    second = RunDirectory.reopen(tmp_path)
+    second.from_step = 10
+    write(second, 20)
+    rows = current_rows(tmp_path / "steps.jsonl")
+    assert [(r["step"], r["attempt"]) for r in rows] == [(0, 0), (5, 0), (10, 0), (20, 1)]
+
+
+def test_a_disk_that_fills_up_twice_leaves_a_log_that_is_read(tmp_path):
+    file = tmp_path / "steps.jsonl"
+    write(RunDirectory.create(tmp_path, load_config()), 1, 2)
+    for attempt in (1, 2):
+        directory = RunDirectory.reopen(tmp_path)
+        assert directory.attempt == 1
+        directory._append(file, {"attempt": attempt})
+        file.write_bytes(file.read_bytes().removesuffix(b"}\n"))  # cut short
+    write(RunDirectory.reopen(tmp_path), 3)
+    assert [r["step"] for r in current_rows(file)] == [1, 2, 3]
+
+
+def test_a_config_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    config = load_config()
+    directory = RunDirectory.create(tmp_path, config)
+
+    def full(*words, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunError, match=r"config\.toml: cannot be written: .*No space left"):
+        directory.write_config(load_config(overrides=["--steps", "7"]))
+    assert load_config([tmp_path / "config.toml"]) == config
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["config.toml"]

@@ -103,7 +103,7 @@ def test_leftovers_and_foreign_names_are_not_checkpoints(tmp_path: Path) -> None
     (tmp_path / "step-latest").symlink_to(tmp_path / "step-000099")
     whole = checkpoint.save(tmp_path, 3, write)
     assert warnings_of(tmp_path) == (whole, [])
-    checkpoint.prune(tmp_path, keep=1, keep_every=0)
+    checkpoint.prune(tmp_path, saved=99, keep=1, keep_every=0)
     assert whole.is_dir()
 
 
@@ -218,7 +218,29 @@ def test_the_latest_the_best_and_each_nth_are_kept(
     assert (best is None) == (not evaluated)
     if best is not None:
         assert rates[best] == max(rates[s] for s in evaluated)
-    checkpoint.prune(root, keep=keep, keep_every=keep_every, best=best)
+    checkpoint.prune(root, saved=max(steps), keep=keep, keep_every=keep_every, best=best)
     left = {checkpoint.step_of(p) for p in root.iterdir()}
     expected = set(sorted(steps)[-keep:]) | {s for s in steps if keep_every and s % keep_every == 0}
     assert left == expected | ({best} if best is not None else set())
+
+
+def test_damaged_checkpoints_push_no_whole_one_out(tmp_path: Path) -> None:
+    """Resumed from 30 because 50 and 60 are damaged: 40 is written, and it is there."""
+    write = lambda folder: (folder / "weights").write_text("12345")  # noqa: E731
+    for step in (10, 20, 30, 50, 60):
+        checkpoint.save(tmp_path, step, write)
+    (tmp_path / "step-000020" / "weights").unlink()
+    (tmp_path / "step-000050" / "weights").write_text("1234")
+    (tmp_path / "step-000060" / "weights").write_text("54321")
+    newest, said = warnings_of(tmp_path)
+    assert newest == tmp_path / "step-000030"
+    assert len(said) == 2
+    checkpoint.save(tmp_path, 40, write)
+    checkpoint.prune(tmp_path, saved=40, keep=2, keep_every=0)
+    assert warnings_of(tmp_path)[0] == tmp_path / "step-000040"
+    for step in (50, 60, 70):
+        checkpoint.save(tmp_path, step, write)
+        checkpoint.prune(tmp_path, saved=step, keep=2, keep_every=0)
+    assert warnings_of(tmp_path) == (tmp_path / "step-000070", [])
+    whole = [p for p in tmp_path.iterdir() if checkpoint.damage(p) is None]
+    assert {checkpoint.step_of(p) for p in whole} == {60, 70}
