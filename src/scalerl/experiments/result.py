@@ -130,6 +130,7 @@ def study_result(
     """
     known = {n: list(c) for n, c in curves.items() if c}
     said = [*notes, *(f"{n}: no curve yet" for n in curves if n not in known)]
+    said += _same_runs(known)
     unit = next((c.unit for runs in known.values() for c in runs), "")
     found: Comparison | None = None
     goal = target if target is not None else base_target(known.get(base, []))
@@ -161,6 +162,21 @@ def study_result(
         health=tuple(collapse.health(known)),
         notes=tuple(said),
     )
+
+
+def _same_runs(curves: Mapping[str, Sequence[Curve]]) -> list[str]:
+    """Settings may differ and never matter: a bound on the lag that no run comes near, say."""
+    seen: dict[tuple[bytes, ...], str] = {}
+    said: list[str] = []
+    for name, runs in curves.items():
+        key = tuple(c.pass_rate.tobytes() + c.compute.tobytes() for c in runs)
+        if key in seen:
+            said.append(
+                f"{name} and {seen[key]} computed the same, evaluation by evaluation: what "
+                "tells them apart never came to bear, so this is no comparison"
+            )
+        seen.setdefault(key, name)
+    return said
 
 
 def _pair(found: Comparison | None, name: str, base: str) -> Pair | None:

@@ -201,3 +201,11 @@ def test_the_target_may_be_given():
     found = study_result("given", curves, base="base", target=0.5)
     assert found.target == 0.5
     assert row(found, "base").to_target.estimate == pytest.approx(2500, rel=0.15)
+
+
+def test_variants_that_never_differed_are_no_comparison(found):
+    runs = [curve(i) for i in range(2)]
+    told = study_result("x", {"base": runs, "lag": runs, "other": [curve(9)]}, base="base").notes
+    assert len(told) == 1
+    assert told[0].startswith("lag and base computed the same")
+    assert not any("computed the same" in note for note in found.notes)

@@ -68,6 +68,17 @@ def test_later_attempt_supersedes(tmp_path):
     assert "3, 4" in notes(curve)
 
 
+def test_an_attempt_that_went_on_earlier_than_its_first_row_supersedes_from_there(tmp_path):
+    """Resumed from step 10 and evaluated less often: step 15 was of weights that are no more."""
+    rows = [
+        {"attempt": 0, "step": 5 * i, "device_hours": float(i), "pass_rate": 0.4 + i / 50}
+        for i in range(4)
+    ]
+    later = {"attempt": 1, "from_step": 10, "step": 20, "device_hours": 4.0, "pass_rate": 0.5}
+    jsonl_of(tmp_path / "curve.jsonl", [*rows, later])
+    assert scaling.read_curve(tmp_path).step.tolist() == [5, 10, 20]
+
+
 def test_torn_last_line_is_noted_and_other_bad_lines_are_named(tmp_path):
     path = tmp_path / "curve.jsonl"
     good = "".join(

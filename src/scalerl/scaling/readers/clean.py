@@ -96,10 +96,12 @@ def _supersede(rows: Rows) -> None:
     attempt, step = rows.values("attempt"), rows.values("step")
     if not np.isfinite(attempt).any():
         return
+    nowhere = np.full(len(attempt), np.nan)
+    began = rows.values("from_step") if "from_step" in table.columns else nowhere
     keep = np.ones(len(attempt), bool)
     for later in np.unique(attempt[np.isfinite(attempt)])[1:]:
-        first = np.nanmin(step[attempt == later])
-        keep &= ~((attempt < later) & (step >= first))
+        first, last = _least(step[attempt == later]), _least(began[attempt == later])
+        keep &= ~((attempt < later) & ((step >= first) | (step > last)))
     rows.keep(keep, "were superseded by a later attempt")
     attempt, step = attempt[keep], step[keep]
     last = {(a, s): k for k, (a, s) in enumerate(zip(attempt, step, strict=True))}
@@ -107,6 +109,11 @@ def _supersede(rows: Rows) -> None:
         [last[a, s] == k for k, (a, s) in enumerate(zip(attempt, step, strict=True))], bool
     )
     rows.keep(again, "were written again for the same attempt and step")
+
+
+def _least(values: Floats) -> float:
+    """The least of those that are numbers; infinite where none is."""
+    return float(np.min(values[np.isfinite(values)], initial=np.inf))
 
 
 def _join_compute(rows: Rows) -> Floats:
