@@ -219,3 +219,13 @@ def test_interleaved_work_goes_on_in_processes_by_being_issued_again(
     assert [row["step"] for row in done] == list(range(1, 21))
     assert sorted(g for row in done for g in row["groups_taken"]) == list(range(60))
     assert done[-1]["ledger"]["discarded"] > 0
+
+
+def test_a_run_that_cannot_begin_may_be_tried_again_under_its_name(
+    tmp_path: Path, settings: Settings
+) -> None:
+    run, tight = tmp_path / "run", settings("--length.high", "23")
+    with pytest.raises(InputError, match=r"length\.high: .* leave no room for an answer"):
+        run_new(tight, run, Watch(), starts=tmp_path)
+    assert not run.exists()
+    assert run_new(settings("--steps", "1"), run, Watch(), starts=tmp_path) == "done"

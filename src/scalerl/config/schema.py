@@ -139,7 +139,7 @@ class Execution(Section):
         default=300.0,
         gt=0,
         description="a generator without a sign of life, or without any progress while it is "
-        "waited for, for so many seconds is killed and started again",
+        "waited for, for so many seconds is killed and started again; a trainer rank ends the run",
     )
     restarts: int = Field(
         default=3, ge=0, description="lost generators that are started again before the run ends"

@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,13 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def withdraw(self) -> None:
+        """Undo `create` for a run that could not begin, so that the name can be used again."""
+        (self.path / "config.toml").unlink(missing_ok=True)
+        for folder in (self.path / "completions", self.path / "checkpoints", self.path):
+            with suppress(OSError):  # it holds something: not ours to remove
+                folder.rmdir()
 
     def write_config(self, config: Config) -> None:
         """config.toml in one move: a resume reads all of it or what was there before.

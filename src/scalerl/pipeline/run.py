@@ -11,6 +11,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -114,22 +115,58 @@ def open_run(
     tokenizer = load_tokenizer(start_path)
     loaded = run_prompts(config, tokenizer, warn=lambda text: print(text, file=sys.stderr))
     training, heldout = loaded.training, loaded.heldout
-    scorer = make_scorer(config, loaded)
-    scoring = Scoring(scorer, tokenizer.decode)
-    if config.model.lora.rank:  # a checkpoint's model has the adapters in it already
-        trained_path = None
-    trainer = ranks.open_trainer(config, trained_path or start_path, make_trainer)
     spec = generator_spec(config, start_path, tokenizer, [*training, *heldout])
-    regime = make_regime(config.regime, config.batch.groups)
-    rules = make_rules(config)
-    fleet, store, shared = make_fleet(config, spec, trainer, clock)
-    rollouts = Rollouts(
+    with ExitStack() as unless_ready:
+        scorer = make_scorer(config, loaded)
+        unless_ready.callback(scorer.close)
+        scoring = Scoring(scorer, tokenizer.decode)
+        if config.model.lora.rank:  # a checkpoint's model has the adapters in it already
+            trained_path = None
+        trainer = ranks.open_trainer(config, trained_path or start_path, make_trainer)
+        unless_ready.callback(trainer.close)
+        fleet, store, shared = make_fleet(config, spec, trainer, clock)
+        run = Run(
+            config=config,
+            directory=directory,
+            start_path=start_path,
+            rules=make_rules(config),
+            trainer=trainer,
+            rollouts=make_rollouts(config, training, scoring, trainer, fleet, store, clock),
+            fleet=fleet,
+            heldout=heldout,
+            decode=lambda ids: str(tokenizer.decode(list(ids))),
+            request_heldout=lambda step: [
+                make_request(config, "evaluation", step, prompt, sample, index)
+                for index, prompt in enumerate(heldout)
+                for sample in range(config.evaluation.completions)
+            ],
+            scorer=scorer,
+            scoring=scoring,
+            compute=Compute(),
+            clock=clock,
+            shared=shared,
+        )
+        unless_ready.pop_all()
+    return run
+
+
+def make_rollouts(
+    config: Config,
+    prompts: list[Prompt],
+    scoring: Scoring,
+    trainer: Trainer,
+    fleet: Fleet,
+    store: WeightStore,
+    clock: Callable[[], float],
+) -> Rollouts:
+    """What asks the fleet for completions of `prompts` and hands their groups to the trainer."""
+    return Rollouts(
         fleet=fleet,
         store=store,
-        buffer=Buffer(regime, config.batch.groups),
-        stream=make_stream(config, training),
+        buffer=Buffer(make_regime(config.regime, config.batch.groups), config.batch.groups),
+        stream=make_stream(config, prompts),
         ledger=Ledger(),
-        rules=rules,
+        rules=make_rules(config),
         settings=RolloutSettings(
             completions=config.batch.completions,
             slots=config.sampling.slots,
@@ -145,27 +182,6 @@ def open_run(
             config, "rollout", group, prompt, sample, group
         ),
         clock=clock,
-    )
-    return Run(
-        config=config,
-        directory=directory,
-        start_path=start_path,
-        rules=rules,
-        trainer=trainer,
-        rollouts=rollouts,
-        fleet=fleet,
-        heldout=heldout,
-        decode=lambda ids: str(tokenizer.decode(list(ids))),
-        request_heldout=lambda step: [
-            make_request(config, "evaluation", step, prompt, sample, index)
-            for index, prompt in enumerate(heldout)
-            for sample in range(config.evaluation.completions)
-        ],
-        scorer=scorer,
-        scoring=scoring,
-        compute=Compute(),
-        clock=clock,
-        shared=shared,
     )
 
 

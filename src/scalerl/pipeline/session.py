@@ -65,8 +65,11 @@ def run_new(
     """
     trainer_device(config)  # refused before a folder is made for the run
     directory = RunDirectory.create(path, config)
-    start = start_model(config, starts, on_start)
-    run = open_run(config, directory, start)
+    with ExitStack() as unless_ready:
+        unless_ready.callback(directory.withdraw)
+        start = start_model(config, starts, on_start)
+        run = open_run(config, directory, start)
+        unless_ready.pop_all()
     return _watched(run, listener, make_judge)
 
 

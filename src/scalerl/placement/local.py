@@ -86,7 +86,7 @@ class Worker:
         self.process.join(timeout=grace_s)
         if self.process.is_alive():
             self.process.kill()
-            self.process.join()
+            self.process.join(timeout=5)  # the kernel ends it, now or when its disk answers
         for thread in self._threads:  # the end of the process ends them; closing first would race
             thread.join(timeout=5)
         self._connection.close()

@@ -103,7 +103,10 @@ class Sandbox:
             worker.wait(timeout=_REAP_S)
         except subprocess.TimeoutExpired:  # it hangs: bubblewrap's end, or the kernel, ends it
             worker.kill()
-            worker.wait()
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # the kernel ends it when its disk answers
+                worker.wait(timeout=_REAP_S)
         if worker.stderr is not None:
             worker.stderr.close()
 

@@ -105,3 +105,11 @@ def test_a_config_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeyp
         directory.write_config(load_config(overrides=["--steps", "7"]))
     assert load_config([tmp_path / "config.toml"]) == config
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["config.toml"]
+
+
+def test_a_run_that_could_not_begin_leaves_its_name_free_and_others_files_alone(tmp_path):
+    RunDirectory.create(tmp_path / "run", load_config()).withdraw()
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "notes.txt").write_text("mine")
+    RunDirectory.create(tmp_path, load_config()).withdraw()
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
