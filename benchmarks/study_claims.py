@@ -101,11 +101,20 @@ def read(study: str) -> dict[str, Row]:
     return {row["name"]: row for row in json.loads(file.read_text("utf-8"))["variants"]}
 
 
+def twin(study: str, variant: str) -> str | None:
+    """The variant that computed the same, as the study's notes have it."""
+    start = f"{variant} computed the same as "
+    notes = results().get(study, {}).get("notes", [])
+    found = (note.removeprefix(start).partition(",")[0] for note in notes if note.startswith(start))
+    return next(found, None)
+
+
 def judge(claim: Claim) -> tuple[str, str]:
     """Verdict on a claim, and its numbers."""
     row = read(claim.study).get(claim.variant)
     if row is None:
-        return OPEN, "not measured"
+        other = twin(claim.study, claim.variant)
+        return OPEN, f"computed the same as {other}" if other else "not measured"
     verdict, numbers = RULES[claim.what](row, claim.sign)
     if row["collapsed"]:
         numbers += f"; {row['collapsed']} of {row['runs']} runs collapsed"

@@ -127,6 +127,10 @@ def test_a_run_that_is_alarmed_again_and_again_ends(tmp_path: Path, settings: Se
     with pytest.raises(RunError, match=r"still alarmed after 1 rollbacks \(monitor.rollbacks\)"):
         run_new(config, tmp_path / "run", Watch(), starts=tmp_path, make_judge=judged(8, 9))
     assert [r["step"] for r in raw_rows(tmp_path / "run")] == [*range(1, 9), *range(6, 10)]
+    none = settings(*ROLLBACK, "--monitor.rollbacks", "0", "--steps", "9")
+    with pytest.raises(RunError, match="still alarmed after 0 rollbacks"):
+        run_new(none, tmp_path / "none", Watch(), starts=tmp_path, make_judge=judged(8, since=2))
+    assert checkpoints(tmp_path / "none") == [5]
 
 
 @pytest.mark.parametrize("action", ["stop", "rollback"])

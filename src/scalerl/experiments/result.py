@@ -126,11 +126,18 @@ def study_result(
     """Compare every variant with the base.
 
     `curves` maps each variant to the curves of its runs. A variant without a curve is left out
-    with a note; so is everything if the base has none.
+    with a note, and so is one that computed what another did: its runs are no further evidence.
+    Everything is left out if the base has none.
     """
     known = {n: list(c) for n, c in curves.items() if c}
     said = [*notes, *(f"{n}: no curve yet" for n in curves if n not in known)]
-    said += _same_runs(known)
+    same = twins(known)
+    said += [
+        f"{n} computed the same as {other}, evaluation by evaluation: what tells them apart never "
+        "came to bear, so it has no row of its own"
+        for n, other in same.items()
+    ]
+    known = {n: c for n, c in known.items() if n not in same}
     unit = next((c.unit for runs in known.values() for c in runs), "")
     found: Comparison | None = None
     goal = target if target is not None else base_target(known.get(base, []))
@@ -158,25 +165,22 @@ def study_result(
         run_sd=spread.interval,
         run_sd_from=spread.replicates,
         variants=tuple(rows),
-        forecasts=tuple(forecasts),
+        forecasts=tuple(f for f in forecasts if f.variant not in same),
         health=tuple(collapse.health(known)),
         notes=tuple(said),
     )
 
 
-def _same_runs(curves: Mapping[str, Sequence[Curve]]) -> list[str]:
-    """Settings may differ and never matter: a bound on the lag that no run comes near, say."""
+def twins(curves: Mapping[str, Sequence[Curve]]) -> dict[str, str]:
+    """Variants whose runs are those of an earlier one, evaluation by evaluation, with its name.
+    Settings may differ and never matter: a bound on the lag that no run comes near, say."""
     seen: dict[tuple[bytes, ...], str] = {}
-    said: list[str] = []
+    found: dict[str, str] = {}
     for name, runs in curves.items():
         key = tuple(c.pass_rate.tobytes() + c.compute.tobytes() for c in runs)
-        if key in seen:
-            said.append(
-                f"{name} and {seen[key]} computed the same, evaluation by evaluation: what "
-                "tells them apart never came to bear, so this is no comparison"
-            )
-        seen.setdefault(key, name)
-    return said
+        if seen.setdefault(key, name) != name:
+            found[name] = seen[key]
+    return found
 
 
 def _pair(found: Comparison | None, name: str, base: str) -> Pair | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from scalerl.errors import InputError
 from scalerl.generate.sampling import SamplingParams
 from scalerl.generate.thinking import EndOfThinking
 from scalerl.messages import Request
@@ -78,6 +79,11 @@ class Slots:
         self._is_end[list(end_ids)] = True
         self._interruption = interruption
         if interruption is not None:
+            if (highest := max(interruption.phrase_ids)) >= vocabulary:
+                raise InputError(
+                    f"length.phrase: token {highest} of the tokenizer is beyond the model's "
+                    f"vocabulary ({vocabulary}): they do not belong together"
+                )
             self._phrase = torch.tensor(interruption.phrase_ids, device=device)
             self._moves = _moves(interruption.end_thinking, vocabulary).to(device)
 
@@ -166,7 +172,8 @@ def _finish(
 def _moves(end: EndOfThinking, vocabulary: int) -> Tensor:
     """[size + 1, V] int8: the state after a token, by state."""
     moves = torch.zeros(end.size + 1, vocabulary, dtype=torch.int8)
-    states, tokens, after = torch.tensor(end.moves, dtype=torch.int64).T
+    known = [move for move in end.moves if move[1] < vocabulary]
+    states, tokens, after = torch.tensor(known, dtype=torch.int64).reshape(-1, 3).T
     moves[states, tokens] = after.to(torch.int8)
     return moves
 

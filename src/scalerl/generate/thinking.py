@@ -51,8 +51,8 @@ def ending_in_text(text: str, pieces: Sequence[str | None]) -> EndOfThinking:
                 break
         return state
 
-    named = [(t, piece) for t, piece in enumerate(pieces) if piece]
-    near = [(t, piece) for t, piece in named if piece[0] in text or text[0] in piece]
+    named = [(token, piece) for token, piece in enumerate(pieces) if piece is not None]
+    near = [(t, piece) for t, piece in named if piece[:1] in text or text[0] in piece]
     moves = [
         (state, token, after)
         for state in range(len(text))

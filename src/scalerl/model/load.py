@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.nn.modules.dropout import _DropoutNd
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -73,13 +72,13 @@ def load_model(
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with every dropout rate at 0, in place: log-probs of the trainer are to be those of
-    the generator, and a resumed run those of one that was not interrupted."""
+    """The model with the dropout rates of its modules at 0, in place: the trainer's log-probs are
+    to be the generator's, and a resumed run's those of one that was not interrupted."""
     for module in model.modules():
-        if isinstance(module, _DropoutNd):
+        if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
-        for name in ("dropout", "attention_dropout", "activation_dropout"):  # applied by function
-            if isinstance(getattr(module, name, None), float):
+        for name, value in list(vars(module).items()):  # rates that are applied by function
+            if isinstance(value, float) and "dropout" in name:
                 setattr(module, name, 0.0)
     return model
 
@@ -109,10 +108,11 @@ def end_ids(path: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
         file = path / name
         try:
             settings = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-        except (OSError, ValueError) as error:
+            parts = [settings, settings.get("text_config") or {}]
+            for found in (part.get("eos_token_id") for part in parts):
+                named += found if isinstance(found, list) else [found]
+        except (OSError, ValueError, AttributeError) as error:
             raise InputError(f"{file}: cannot be read: {error}") from error
-        found = settings.get("eos_token_id")
-        named += found if isinstance(found, list) else [] if found is None else [found]
     ids = dict.fromkeys([tokenizer.eos_token_id, *named])
     if not (known := tuple(i for i in ids if isinstance(i, int))):
         raise InputError(f"{path}: neither tokenizer nor model names a token that ends a text")

@@ -136,7 +136,7 @@ def _watched(run: Run, listener: Listener, make_judge: Callable[[], Judge]) -> E
     """Train under the judge's eyes. With `monitor.on_alarm = rollback` a red alarm takes the run
     back to the last checkpoint from before the decline, `monitor.rollbacks` times at most."""
     monitor = run.config.monitor
-    for _ in range(monitor.rollbacks + 1):
+    for rollbacks_left in reversed(range(monitor.rollbacks + 1)):
         watch = Watch(
             listener=listener,
             judge=make_judge(),
@@ -152,8 +152,13 @@ def _watched(run: Run, listener: Listener, make_judge: Callable[[], Judge]) -> E
         except Alarmed as raised:
             if monitor.on_alarm == "stop":
                 raise RunError(f"{raised} (monitor.on_alarm = 'stop')") from None
+            if not rollbacks_left:
+                raise RunError(
+                    f"{raised}; still alarmed after {monitor.rollbacks} rollbacks "
+                    "(monitor.rollbacks)"
+                ) from None
             run = _roll_back(run, raised, listener)
-    raise RunError(f"still alarmed after {monitor.rollbacks} rollbacks (monitor.rollbacks)")
+    raise AssertionError("unreachable: the last pass returns or raises")
 
 
 def stopping(run: Run) -> Callable[[], bool]:

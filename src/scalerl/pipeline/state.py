@@ -110,8 +110,7 @@ def save(run: Run) -> Path:
         row["step"]: row["pass_rate"] for row in current_rows(run.directory.path / "curve.jsonl")
     }
     keep_every = run.config.checkpoint.keep_every
-    best = checkpoint.best(root, rates)
-    checkpoint.prune(root, saved=run.version, keep=KEEP, keep_every=keep_every, best=best)
+    checkpoint.prune(root, saved=run.version, keep=KEEP, keep_every=keep_every, rates=rates)
     return path
 
 
@@ -182,8 +181,8 @@ def restore(run: Run, folder: Path, *, anew: bool = False) -> None:
         raise InputError(f"{folder}: the checkpoint cannot be read: {error}") from error
     if state.heldout != fingerprint(run.heldout):
         raise InputError(
-            f"{folder}: the held-out prompts are others than the run was started with; resume with "
-            "the same data, or start a new run"
+            f"{folder}: the held-out prompts are others than the run was started with, or have "
+            "other answers; resume with the same data, or start a new run"
         )
     run.version = run.directory.from_step = state.version
     run.compute = state.compute

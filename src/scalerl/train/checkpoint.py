@@ -14,6 +14,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from safetensors import SafetensorError
@@ -86,13 +87,6 @@ def latest(root: Path, warn: Callable[[str], None], *, up_to: int | None = None)
     return None
 
 
-def best(root: Path, rates: Mapping[int, float]) -> int | None:
-    """The step with the highest of `rates` (held-out pass rate by step) that has a checkpoint; of
-    equals the earliest."""
-    steps = [step for step in map(step_of, _folders(root)) if step in rates]
-    return max(steps, key=lambda step: (rates[step], -step), default=None)
-
-
 def damage(path: Path, *, deep: bool = True) -> str | None:
     """What is wrong with a checkpoint folder; None if it is whole.
 
@@ -120,10 +114,18 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix(PREFIX))
 
 
-def prune(root: Path, *, saved: int, keep: int, keep_every: int, best: int | None = None) -> None:
+def prune(
+    root: Path,
+    *,
+    saved: int,
+    keep: int,
+    keep_every: int,
+    rates: Mapping[int, float] = MappingProxyType({}),
+) -> None:
     """Remove old checkpoints but the newest `keep`, the best one and each `keep_every`-th step.
 
     Args:
+        rates: held-out pass rates by step, which say what is best; of equals the earliest.
         saved: the step just saved. What is later is damaged (a run resumed from before it, and will
             write it again), and what has lost files counts for nothing: neither may push a whole
             checkpoint out.
@@ -131,6 +133,8 @@ def prune(root: Path, *, saved: int, keep: int, keep_every: int, best: int | Non
     earlier = [
         path for path in _folders(root) if step_of(path) <= saved and not damage(path, deep=False)
     ]
+    rated = [step for step in map(step_of, earlier) if step in rates]
+    best = max(rated, key=lambda step: (rates[step], -step), default=None)
     for path in earlier[keep:]:
         step = step_of(path)
         if step != best and not (keep_every and step % keep_every == 0):

@@ -203,9 +203,15 @@ def test_the_target_may_be_given():
     assert row(found, "base").to_target.estimate == pytest.approx(2500, rel=0.15)
 
 
-def test_variants_that_never_differed_are_no_comparison(found):
+def test_a_variant_that_computed_what_another_did_is_no_further_evidence(found):
     runs = [curve(i) for i in range(2)]
-    told = study_result("x", {"base": runs, "lag": runs, "other": [curve(9)]}, base="base").notes
-    assert len(told) == 1
-    assert told[0].startswith("lag and base computed the same")
+    curves = {"base": runs, "lag": runs, "other": [curve(9)]}
+    checks = forecasts.check_first_part(curves, fit_share=0.5)
+    told = study_result("x", curves, base="base", forecasts=checks)
+    assert [v.name for v in told.variants] == ["base", "other"]
+    assert {f.variant for f in told.forecasts} == {"base", "other"}
+    assert len(told.health) == 3
+    assert told.notes[0].startswith("lag computed the same as base, evaluation by evaluation")
+    without = study_result("x", {n: curves[n] for n in ("base", "other")}, base="base")
+    assert told.run_sd == without.run_sd
     assert not any("computed the same" in note for note in found.notes)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from scalerl.errors import InputError
 from scalerl.generate.sampling import SamplingParams
 from scalerl.generate.slots import Finished, Interruption, Slots
 from scalerl.generate.thinking import ending_in_ids
@@ -129,6 +130,12 @@ def test_end_of_thinking_of_several_tokens():
     # half of it before the budget, half after, is not an end in time
     done = run([A, A, CLOSE, CLOSE_2, A, A, END], interrupt_at=3, close=close, phrase=phrase)
     assert done.token_ids == [A, A, CLOSE, PHRASE, CLOSE, CLOSE_2, END]
+
+
+def test_a_phrase_beyond_the_models_vocabulary_is_refused():
+    with pytest.raises(InputError, match=r"length\.phrase: token 10 of the tokenizer"):
+        run([A], interrupt_at=0, phrase=(10, CLOSE))
+    assert run([A, CLOSE, END], interrupt_at=9, close=(CLOSE,)).token_ids == [A, CLOSE, END]
 
 
 def test_interruption_is_checked():

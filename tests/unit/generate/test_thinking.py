@@ -160,6 +160,11 @@ def test_a_folder_may_name_several_ends(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 0]}))
     assert end_ids(tmp_path, TOKENIZER) == (0, 1, 5)
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {"eos_token_id": 7}}))
+    assert end_ids(tmp_path, TOKENIZER) == (0, 1, 7)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(InputError, match=r"config\.json: cannot be read"):
+        end_ids(tmp_path, TOKENIZER)
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(InputError, match=r"generation_config\.json: cannot be read"):
         end_ids(tmp_path, TOKENIZER)

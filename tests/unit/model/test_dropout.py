@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
+)
 
 from scalerl.model.load import without_dropout
 
@@ -22,6 +29,18 @@ def test_no_dropout_is_left_in_training_mode() -> None:
                 num_hidden_layers=2,
                 num_attention_heads=2,
                 attention_dropout=0.5,
+            )
+        ),
+        Starcoder2ForCausalLM(
+            Starcoder2Config(
+                vocab_size=16,
+                hidden_size=16,
+                intermediate_size=16,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                residual_dropout=0.5,
+                embedding_dropout=0.5,
             )
         ),
     ):

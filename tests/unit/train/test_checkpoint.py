@@ -65,6 +65,7 @@ def test_every_file_reaches_the_disk_before_the_marker_and_the_marker_before_the
         "empty",
         "weights",
         "state",
+        "model",
         checkpoint.MARKER,
         ".step-000001.partial",
         "→ step-000001",
@@ -213,15 +214,12 @@ def test_the_latest_the_best_and_each_nth_are_kept(
         folder = root / f"step-{step:06d}"
         folder.mkdir()
         (folder / checkpoint.MARKER).write_text(json.dumps({"step": step, "files": {}}))
-    best = checkpoint.best(root, rates)
-    evaluated = [s for s in steps if s in rates]
-    assert (best is None) == (not evaluated)
-    if best is not None:
-        assert rates[best] == max(rates[s] for s in evaluated)
-    checkpoint.prune(root, saved=max(steps), keep=keep, keep_every=keep_every, best=best)
+    checkpoint.prune(root, saved=max(steps), keep=keep, keep_every=keep_every, rates=rates)
     left = {checkpoint.step_of(p) for p in root.iterdir()}
     expected = set(sorted(steps)[-keep:]) | {s for s in steps if keep_every and s % keep_every == 0}
-    assert left == expected | ({best} if best is not None else set())
+    evaluated = [s for s in steps if s in rates]
+    top = max((rates[s] for s in evaluated), default=None)
+    assert left == expected | set(sorted(s for s in evaluated if rates[s] == top)[:1])
 
 
 def test_damaged_checkpoints_push_no_whole_one_out(tmp_path: Path) -> None:
@@ -236,7 +234,8 @@ def test_damaged_checkpoints_push_no_whole_one_out(tmp_path: Path) -> None:
     assert newest == tmp_path / "step-000030"
     assert len(said) == 2
     checkpoint.save(tmp_path, 40, write)
-    checkpoint.prune(tmp_path, saved=40, keep=2, keep_every=0)
+    checkpoint.prune(tmp_path, saved=40, keep=1, keep_every=0, rates={60: 0.9, 20: 0.8, 30: 0.7})
+    assert checkpoint.damage(tmp_path / "step-000030") is None  # the best of the whole ones
     assert warnings_of(tmp_path)[0] == tmp_path / "step-000040"
     for step in (50, 60, 70):
         checkpoint.save(tmp_path, step, write)
