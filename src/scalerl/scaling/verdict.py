@@ -14,8 +14,10 @@ CEILING_NEAR = 0.01
 """An interval that ends this near 1 is narrow because of the bound, not because of the data."""
 FEW_POINTS = 8
 TREND_Z = 2.5
-FALL_Z = 2.0
-"""An end this many noise SD below the start is no flat curve."""
+FALL_Z, DROP_Z = 2.0, 3.0
+"""An end this many noise SD below the start, and below the best, is no flat curve."""
+PLATEAU_Z, PLATEAU_KEPT = 3.0, 0.75
+"""A plateau lies this many SD of its points above R0, and its end keeps this share of the gain."""
 ORIGIN_SHARES = (0.5, 0.75)
 """First parts of the points that are refitted."""
 ORIGIN_FITTED, ORIGIN_LATER = 6, 3
@@ -29,15 +31,26 @@ def trend(x: Floats, y: Floats) -> float:
 
     x, y [n], n at least 3; infinite when the points lie on a line.
     """
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = float(dx @ dy / (dx @ dx))
-    residual = dy - slope * dx
+    dx = x - x.mean()
+    slope, residual = _line(x, y)
     rss = float(residual @ residual)
     if rss <= 1e-24 * max(1.0, float(y @ y)):
         return 0.0 if abs(slope) < 1e-12 else float(np.copysign(np.inf, slope))
-    rho = float(np.clip(residual[1:] @ residual[:-1] / rss, 0.0, 0.8))
-    se = np.sqrt(rss / (len(x) - 2) / (dx @ dx) * (1 + rho) / (1 - rho))
+    se = np.sqrt(rss / (len(x) - 2) / (dx @ dx)) * _widening(residual)
     return slope / float(se)
+
+
+def _line(x: Floats, y: Floats) -> tuple[float, Floats]:
+    """Slope of y on x, and what is left of y: [n]."""
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(dx @ dy / (dx @ dx))
+    return slope, dy - slope * dx
+
+
+def _widening(residual: Floats) -> float:
+    """Factor on the SD of a mean, or of a slope, for the lag-1 correlation of residuals [n]."""
+    rho = float(np.clip(residual[1:] @ residual[:-1] / (residual @ residual), 0.0, 0.8))
+    return float(np.sqrt((1 + rho) / (1 - rho)))
 
 
 def no_gain(data: Observed) -> str | None:
@@ -49,26 +62,47 @@ def no_gain(data: Observed) -> str | None:
     if z >= TREND_Z:
         return None
     start = data.R0 if data.R0 is not None else data.step0
-    level, spread = float(data.y.mean()), float(data.y.std(ddof=1))
-    if _ends_lower(data.y):
+    if start is not None and _on_plateau(data.y, start):
+        return None  # its height is known, its approach is not
+    if _ends_lower(data.x, data.y):
         return (
             f"the pass rate ends below where it began: {first:.3f} at first, {data.y.max():.3f} at "
             f"best, {last:.3f} at last"
         )
-    if start is not None and level - start > max(3 * spread, 1e-9):
-        return None  # on the plateau already: its height is known, its approach is not
+    level, spread = float(data.y.mean()), float(data.y.std(ddof=1))
     above = "" if start is None else f" and not clearly above R0 = {start:.3f}"
     return f"the pass rate is flat over the window ({level:.3f} ± {spread:.3f} SD){above}"
 
 
-def _ends_lower(y: Floats) -> bool:
-    """Whether the last third lies below the first by more than the noise of second differences."""
-    k = len(y) // 3
-    if k < 1 or len(y) < 5:
+def _on_plateau(y: Floats, start: float) -> bool:
+    """Whether y [n] lies clearly above the start and its last third keeps the gain."""
+    level, spread = float(y.mean()), float(y.std(ddof=1))
+    if level - start <= max(PLATEAU_Z * spread, 1e-9):
         return False
-    noise = float(np.sqrt(np.mean(np.diff(y, 2) ** 2) / 6))
-    fall = float(y[:k].mean() - y[-k:].mean())
-    return fall > max(FALL_Z * noise * np.sqrt(2 / k), 1e-9)
+    means = _thirds(y)
+    return means[-1] - start >= PLATEAU_KEPT * (float(means.max()) - start)
+
+
+def _thirds(y: Floats) -> Floats:
+    """Mean of every run of a third of the points, in order; the first and last are its ends."""
+    k = max(len(y) // 3, 1)
+    return np.convolve(y, np.full(k, 1 / k), mode="valid")
+
+
+def _ends_lower(x: Floats, y: Floats) -> bool:
+    """Whether the last third lies below the first and the best by more than the noise.
+
+    The noise is that of second differences; against the best, which noise alone can lift, it is
+    widened for the correlation of neighbours.
+    """
+    if len(y) < 5:
+        return False
+    noise = float(np.sqrt(np.mean(np.diff(y, 2) ** 2) / 6) * np.sqrt(2 / (len(y) // 3)))
+    means = _thirds(y)
+    fall, drop = float(means[0] - means[-1]), float(means.max() - means[-1])
+    if fall <= max(FALL_Z * noise, 1e-9):
+        return False
+    return drop > DROP_Z * noise * _widening(_line(x, y)[1])
 
 
 def judge(

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from scalerl import scaling
+from scalerl.scaling.posterior import Observed
 from scalerl.scaling.sigmoid import sigmoid
+from scalerl.scaling.verdict import no_gain
 
 from .simulate import ar1, planted
 
@@ -68,6 +70,39 @@ def test_a_curve_that_ends_below_its_start_is_not_called_flat():
     flat = 0.4 + ar1(np.random.default_rng(1), (1, 12))[0]
     level = scaling.fit(scaling.curve_from_points(WIDE[:12], flat), r0=0.4)
     assert "flat" in level.reasons[0]
+
+
+@pytest.mark.parametrize("n", [16, 24, 40])
+def test_a_plateau_under_correlated_noise_does_not_end_below_where_it_began(n):
+    """.6 over R0 = .4, SD .004, neighbours correlated .5."""
+    x = np.log(np.linspace(6000.0, 16000.0, n))
+    plateaus = 0.6 + ar1(np.random.default_rng(5), (400, n))
+    reasons = [no_gain(Observed(x=x, y=y, w=np.ones(n), step0=0.4)) for y in plateaus]
+    assert not [r for r in reasons if r and "ends below" in r]
+    # what is left are slopes that the trend test takes for a fall
+    assert sum(r is not None for r in reasons) <= 0.06 * len(reasons)
+
+
+@pytest.mark.parametrize("n", [7, 16, 24, 40])
+def test_a_flat_curve_under_correlated_noise_is_seldom_said_to_end_lower(n):
+    x = np.log(np.linspace(6000.0, 16000.0, n))
+    flats = 0.4 + ar1(np.random.default_rng(6), (400, n))
+    reasons = [no_gain(Observed(x=x, y=y, w=np.ones(n), step0=0.4)) or "" for y in flats]
+    assert sum("ends below" in r for r in reasons) <= 0.08 * len(reasons)
+
+
+@pytest.mark.parametrize("R0", [0.05, 0.4])
+def test_falls_under_correlated_noise_are_said(R0):
+    x = np.log(np.linspace(1500.0, 16000.0, 24))
+    shapes = {
+        "falls over": np.linspace(0.60, 0.57, 24),
+        "ends below": np.r_[np.linspace(R0 + 0.1, 0.6, 12), np.linspace(0.6, R0 + 0.02, 12)],
+    }
+    noise = ar1(np.random.default_rng(7), (200, 24))
+    for words, shape in shapes.items():
+        reasons = [no_gain(Observed(x=x, y=shape + e, w=np.ones(24), step0=R0)) for e in noise]
+        assert np.mean([r is not None for r in reasons]) >= 0.95, words
+        assert any(words in (r or "") for r in reasons)
 
 
 def test_rolling_origins_that_could_not_be_run_are_said():
