@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 import rank_lives
+import torch
 from training_runs import Settings, Watch, raw_rows, rows
 
 from scalerl.errors import RunError
 from scalerl.pipeline import ranks
 from scalerl.pipeline.session import run_new, run_on
+from scalerl.train.sharded import lost_ranks
 
 RANKS = ("--execution.trainer_ranks", "2", "--steps", "4", "--checkpoint.every", "2")
 
@@ -79,6 +81,42 @@ def test_a_rank_that_dies_before_they_meet_ends_the_run(tmp_path: Path, settings
         run_new(settings(*RANKS), tmp_path / "run", Watch(), starts=tmp_path)
 
 
+def test_a_rank_that_dies_while_they_meet_is_named(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meet_nobody(*arguments: object, **options: object) -> None:
+        signal_rank(signal.SIGKILL)()
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer")
+
+    monkeypatch.setattr(ranks.dist, "init_process_group", meet_nobody)
+    with pytest.raises(RunError, match=r"trainer rank 1 \(pid \d+\) was killed by SIGKILL"):
+        run_new(settings(*RANKS), tmp_path / "run", Watch(), starts=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    ],
+)
+def test_what_fails_in_a_step_of_rank_0_keeps_its_own_words(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, fault: RuntimeError
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(ranks.SpawnedTrainer, "_step", fail)
+    with pytest.raises(RuntimeError) as raised:
+        run_new(settings(*RANKS), tmp_path / "run", Watch(), starts=tmp_path)
+    assert raised.value is fault
+
+
+def test_what_a_backend_says_of_its_own_failure_is_no_certain_loss() -> None:
+    with pytest.raises(RunError, match="one may be lost: NCCL error: unhandled"), lost_ranks():
+        raise torch.distributed.DistBackendError("NCCL error: unhandled system error")
+
+
 def test_a_step_that_is_left_half_way_holds_nobody(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,19 +135,36 @@ def test_what_fails_on_rank_0_alone_leaves_no_rank(start: Path, settings: Settin
         ranks.open_trainer(settings(*RANKS), start, rank_lives.fail_on_rank_0)
 
 
-def test_rank_0_ends_though_it_cannot_leave_what_it_is_in() -> None:
-    """As in a kernel of a card that waits for its peer."""
-    ended = subprocess.run(
-        [sys.executable, rank_lives.__file__],
+def held_rank_0(how: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, rank_lives.__file__, how, str(folder)],
         capture_output=True,
         text=True,
         timeout=250,
         check=False,
     )
+
+
+def test_rank_0_ends_though_it_cannot_leave_what_it_is_in(tmp_path: Path) -> None:
+    """As in a kernel of a card that waits for its peer; it leaves nothing behind."""
+    (tmp_path / "half").mkdir()
+    ended = held_rank_0("stuck", tmp_path / "half")
     assert ended.returncode == 1
     assert "trainer rank 1 (pid" in ended.stderr
     assert "ended with exit code 3" in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert ended.stdout == "cleared away\n"
+    assert not (tmp_path / "half").exists()
+
+
+def test_rank_0_that_is_only_slow_tells_it_and_ends_by_itself(tmp_path: Path) -> None:
+    ended = held_rank_0("slow", tmp_path)
+    assert ended.returncode == 0
+    assert "ended with exit code 3" in ended.stderr  # at once, before its own work is done
+    said = ended.stdout.splitlines()
+    assert "trainer rank 1 (pid" in said[0]
+    assert said[1:] == ["cleared away"]
+    assert tmp_path.exists()
 
 
 def test_a_lost_follower_of_torchrun_does_not_keep_the_others_from_going_home(

@@ -9,22 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from scalerl.errors import RunError
 from scalerl.placement.local import Arrival, Worker
+from scalerl.train.sharded import RanksApart
 
 START_S = 120.0  # a rank may be silent for so long while it starts, as a generator may
 BEAT_S = 1.0
 POLL_S = 0.2
 TOLD_S = 10.0  # for the reason of a failed collective to be found
-FREE_S = 20.0  # for rank 0 to leave a collective when the others are gone; on a card it may not
+FREE_S = 20.0  # for rank 0 to leave a wait when the others are gone; on a card it may not
+BUSY_S = 300.0  # the same where it has work of its own: long passes, a checkpoint to a slow disk
 
 
 class RankWatch:
@@ -32,14 +36,14 @@ class RankWatch:
 
     consumes:      signs of life of the ranks; the ends of their channels
     produces:      the end of all ranks once one has died, or has been silent for `silence_s` while
-                   rank 0 waits for it; the end of rank 0 where it cannot leave its collective
+                   rank 0 waits for it; the end of rank 0 where it does not leave its wait
     waits for:     the next sign of life
     unblocked by:  the clock, at every poll
 
     Args:
         target: the life of a rank; it starts with `show_life`.
         arguments: for each rank.
-        at_end: called when no rank is left.
+        at_end: called when no rank is left, and where rank 0 is ended.
     """
 
     def __init__(
@@ -59,7 +63,8 @@ class RankWatch:
             for rank, given in enumerate(arguments, start=1)
         ]
         self._quiet_s = dict.fromkeys(self._workers, 0.0)  # of those at work
-        self._waited_for = False
+        self._allowed_s: float | None = None  # for rank 0 to go on alone; None: it waits for nobody
+        self._unfinished: Path | None = None
         self._found = threading.Event()  # that a rank is lost
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="trainer ranks", daemon=True)
@@ -72,17 +77,30 @@ class RankWatch:
                 raise RunError(self.lost)
 
     @contextmanager
-    def waited_for(self) -> Iterator[None]:
-        """What rank 0 does inside needs all ranks; when it fails for a lost one, it says which."""
-        self._waited_for = True
+    def waited_for(self, allowed_s: float | None = None) -> Iterator[None]:
+        """What rank 0 does inside needs all ranks; when it fails for a lost one, it says which.
+
+        Args:
+            allowed_s: how long it may last when a rank is lost (by default `FREE_S`).
+        """
+        self._allowed_s = FREE_S if allowed_s is None else allowed_s
         try:
             yield
-        except RuntimeError as error:  # gloo raises no narrower type
+        except RanksApart as error:
             if not self._found.wait(TOLD_S):
                 raise
             raise RunError(self.lost) from error
         finally:
-            self._waited_for = False
+            self._allowed_s = None
+
+    @contextmanager
+    def unfinished(self, folder: Path) -> Iterator[None]:
+        """A folder that is being written, and removed if rank 0 is ended meanwhile."""
+        self._unfinished = folder
+        try:
+            yield
+        finally:
+            self._unfinished = None
 
     def close(self, grace_s: float) -> None:
         """Wait for the ranks to end by themselves, then kill them."""
@@ -123,7 +141,7 @@ class RankWatch:
         """A poll counts as a second at most: a job that was stopped is no silence."""
         for worker in self._quiet_s:
             self._quiet_s[worker] += min(passed_s, 1.0)
-            if not self._waited_for:
+            if self._allowed_s is None:
                 self._quiet_s[worker] = 0.0
 
     def _silent(self) -> str:
@@ -142,12 +160,26 @@ class RankWatch:
         for worker in self._workers:
             worker.process.kill()
         self._found.set()
-        stuck_s = 0.0
+        stuck_s, told = 0.0, False
         while not self._over.wait(POLL_S):
-            stuck_s = stuck_s + POLL_S if self._waited_for else 0.0
-            if stuck_s > FREE_S:
+            allowed_s = self._allowed_s
+            if allowed_s is None:
+                stuck_s = 0.0
+                continue
+            stuck_s += POLL_S
+            if stuck_s > min(FREE_S, allowed_s) and not told:
+                told = True
                 print(f"scalerl: {self.lost}", file=sys.stderr, flush=True)
+            if stuck_s > allowed_s:
+                self._clear_away()
                 os._exit(1)
+
+    def _clear_away(self) -> None:
+        """What else would be left behind by rank 0 when it ends without its own last acts."""
+        if (folder := self._unfinished) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it goes on to its end
+            self._at_end()
 
 
 def show_life(connection: Connection) -> None:

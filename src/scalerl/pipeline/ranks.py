@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from scalerl.config import Config, dump_toml
 from scalerl.config.load import validated
-from scalerl.pipeline.rank_watch import RankWatch, show_life
+from scalerl.pipeline.rank_watch import BUSY_S, RankWatch, show_life
 from scalerl.placement.local import SIGNALS
 from scalerl.train.sharded import Begin, End, ShardedTrainer, follow, join, lost_ranks, send
 from scalerl.train.step import Trainer
@@ -39,6 +39,10 @@ class SpawnedTrainer(ShardedTrainer):
 
     watch: RankWatch
 
+    def save_state(self, folder: Path) -> None:
+        with self.watch.unfinished(folder):
+            super().save_state(folder)
+
     def close(self) -> None:
         super().close()
         self.watch.close(grace_s=0.0 if self._torn else 5.0)
@@ -46,7 +50,7 @@ class SpawnedTrainer(ShardedTrainer):
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        with super()._under_way(), self.watch.waited_for():
+        with self.watch.waited_for(BUSY_S), super()._under_way():
             yield
 
 
@@ -69,7 +73,7 @@ def open_trainer(config: Config, model_path: Path, make: Make) -> Trainer:
         watch = _spawn(config, make)
         unless_ready.callback(dist.destroy_process_group)
         unless_ready.callback(watch.close, 0.0)
-        with lost_ranks(), watch.waited_for():
+        with watch.waited_for(), lost_ranks():
             _begin(config, model_path)
         trainer = make(config, model_path, SpawnedTrainer)
         assert isinstance(trainer, SpawnedTrainer)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +51,11 @@ from scalerl.train.step import ARRAYS, StepSeen, Trainer
 
 PATIENCE = datetime.timedelta(minutes=15)  # of rank 0, for the others to come or to do their part
 WAIT = datetime.timedelta(days=7)  # of the others for a command; the end of rank 0 ends it
+GLOO = re.compile(r"\bgloo/|Connection (closed|reset) by peer")  # in what gloo says of its failures
+
+
+class RanksApart(RunError):
+    """The ranks do not reach each other: one is gone, or did not come or answer in time."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
@@ -98,7 +104,7 @@ def join(rank: int, ranks: int, *, init: str) -> None:
         init: where they meet: `env://` (torchrun) or `file://…`.
 
     Raises:
-        RunError: some rank did not come.
+        RanksApart: some rank did not come.
     """
     backend = "cpu:gloo,cuda:nccl" if card_count() and dist.is_nccl_available() else "gloo"
     timeout = PATIENCE if rank == 0 else WAIT
@@ -107,7 +113,7 @@ def join(rank: int, ranks: int, *, init: str) -> None:
             backend, init_method=init, rank=rank, world_size=ranks, timeout=timeout
         )
     except RuntimeError as error:  # torch raises no narrower type
-        raise RunError(f"trainer rank {rank} did not meet all {ranks} ranks: {error}") from error
+        raise RanksApart(f"trainer rank {rank} did not meet all {ranks} ranks: {error}") from error
 
 
 def send(rank: int, command: Command) -> None:
@@ -287,11 +293,16 @@ def _as_arrays(seen: StepSeen) -> dict[str, np.ndarray]:
 
 @contextmanager
 def lost_ranks() -> Iterator[None]:
-    """A collective that fails, or lasts beyond `PATIENCE`, says that some rank is gone."""
+    """A collective that fails, or lasts beyond `PATIENCE`, says so as `RanksApart`. What fails on
+    this rank alone (memory, a shape) keeps its own words."""
     try:
         yield
     except RuntimeError as error:  # gloo raises no narrower type
-        raise RunError(f"a trainer rank was lost: {error}") from error
+        if not isinstance(error, dist.DistError) and not GLOO.search(str(error)):
+            raise
+        raise RanksApart(
+            f"trainer ranks could not exchange data, one may be lost: {error}"
+        ) from error
 
 
 def _send_bytes(rank: int, data: bytes) -> None:
