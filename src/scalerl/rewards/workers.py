@@ -97,6 +97,7 @@ class Workers:
         self._closing = False
         self._failed_starts = 0
         self._broken = ""
+        self._fault: Exception | None = None  # of the pool itself, that broke it
         self._next_id = 0
         self.killed = 0  # workers that missed a deadline
         self.crashed = 0  # workers that ended by themselves
@@ -108,7 +109,7 @@ class Workers:
             if self._closing:
                 raise RunError("the reward workers are closed")
             if self._broken:
-                raise RunError(self._broken)
+                raise RunError(self._broken) from self._fault
             self._next_id += 1
             payload = {**job, "id": self._next_id, "limit_s": self.limit_s}
             line = json.dumps(payload).encode() + b"\n"
@@ -172,6 +173,7 @@ class Workers:
                         self._hear(key.data)
                 self._enforce()
         except Exception as error:  # noqa: BLE001 whoever waits or asks is told
+            self._fault = error
             self._broken = f"the reward workers broke: {type(error).__name__}: {error}"
         finally:
             self._end()
@@ -284,6 +286,8 @@ class Workers:
     def _end(self) -> None:
         """The last act of the dispatcher: what is not done ends, as the pool did."""
         error = RunError(self._broken) if self._broken else None
+        if error is not None:
+            error.__cause__ = self._fault
         self._fail_waiting(error)
         for worker in list(self._workers):
             self._remove(worker, CLOSED)

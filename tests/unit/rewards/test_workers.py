@@ -179,10 +179,12 @@ def test_a_fault_of_the_pool_itself_is_told_to_all_who_wait_and_ask(plugin, monk
         monkeypatch.setattr(workers_module.subprocess, "Popen", refuse)
         asked = [workers.submit(plugin(text)) for text in ("die", "fine")]
         assert asked[0].result(timeout=30)["outcome"] == "error"
-        with pytest.raises(RunError, match="BlockingIOError: no process left"):
-            asked[1].result(timeout=30)
-        with pytest.raises(RunError, match="BlockingIOError: no process left"):
-            workers.submit(plugin("fine"))
+        for ask in (lambda: asked[1].result(timeout=30), lambda: workers.submit(plugin("fine"))):
+            with pytest.raises(RunError, match="BlockingIOError: no process left") as raised:
+                ask()
+            fault = raised.value.__cause__
+            assert isinstance(fault, BlockingIOError)
+            assert fault.__traceback__ is not None  # it says where in the pool
 
 
 def test_closing_returns_when_the_pool_is_held_up(plugin, monkeypatch):
