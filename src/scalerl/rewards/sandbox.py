@@ -14,6 +14,7 @@ import json
 import math
 import os
 import secrets
+import selectors
 import socket
 import subprocess
 import time
@@ -29,6 +30,8 @@ __all__ = ["Kind", "Limits", "Run", "Sandbox", "SandboxBroken"]
 
 _START_S = 30.0  # a worker that is not ready by then never will be
 _REAP_S = 10.0  # after a kill; on a machine with a free core it takes milliseconds
+_SAID_S = 2.0  # for the last words of a killed worker; it takes milliseconds
+_SAID_BYTES = 1 << 16
 _SPARE_OUTPUT = 1 << 16  # bytes a program may print beyond 16 times the expected
 
 
@@ -148,7 +151,7 @@ class Sandbox:
         worker, said = self._worker, b""
         if worker is not None and worker.stderr is not None:
             worker.kill()
-            said = worker.stderr.read(1 << 16)
+            said = _last_words(worker.stderr.fileno())
         self.close()
         line = said.decode(errors="replace").strip().rpartition("\n")[2]
         return SandboxBroken(f"{what}: {line}" if line else what)
@@ -198,6 +201,21 @@ class Sandbox:
             values=tuple(reader.values()),
             wall_s=spent_s,
         )
+
+
+def _last_words(handle: int) -> bytes:
+    """What a killed worker has left in its pipe. The pipe's end is not waited for without a limit:
+    a process that the worker started may hold it open."""
+    said, deadline = b"", time.monotonic() + _SAID_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(handle, selectors.EVENT_READ)
+        while len(said) < _SAID_BYTES:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                break
+            if not (chunk := os.read(handle, _SAID_BYTES)):
+                break
+            said += chunk
+    return said
 
 
 _FOR_THE_WORKER = ("memory_bytes", "file_bytes", "tasks", "open_files", "processes")
