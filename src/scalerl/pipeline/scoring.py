@@ -7,12 +7,14 @@ submit ─▶ told at once
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable
 
+from scalerl.errors import RunError
 from scalerl.messages import Completion, Prompt, Scored
 from scalerl.rewards.scorer import Checked, Scorer
 
-PATIENCE_S = 1.0  # of one look while all scores are waited for; the scorer has its own limits
+PATIENCE_S = 1.0  # of one look while all scores are waited for
 
 Score = Callable[[Prompt, Completion], Scored | None]
 
@@ -45,20 +47,34 @@ class Scoring:
         return scored(completion, self._scorer.score_now(prompt, self._text(completion)))
 
     def score_all(self, answers: Iterable[tuple[Prompt, Completion]]) -> list[Scored]:
-        """The verdicts on all of these, in their order; the checks run side by side."""
+        """The verdicts on all of these, in their order; the checks run side by side.
+
+        Raises:
+            RunError: the workers broke, or no check ended by the time when one must.
+        """
         found: list[Scored | None] = []
         places: dict[int, int] = {}  # in `found`, by ticket
+        waiting: dict[int, Prompt] = {}  # by ticket
         for place, (prompt, completion) in enumerate(answers):
             ticket = next(self._tickets)
             found.append(self._submit(ticket, prompt, completion))
             if found[-1] is None:
-                places[ticket] = place
+                places[ticket], waiting[ticket] = place, prompt
+        last = time.monotonic()
         while places:
-            for ticket, answer in self._came(PATIENCE_S):
+            came = self._came(PATIENCE_S)
+            for ticket, answer in came:
                 if (place := places.pop(ticket, None)) is None:
                     self._aside.append(answer)
                 else:
                     found[place] = answer
+            if came:
+                last = time.monotonic()
+            elif time.monotonic() - last > (wait_s := self._scorer.wait_s):
+                raise RunError(
+                    f"waited {wait_s:.0f} s for the checks of {len(places)} answers, the first to "
+                    f"prompt {waiting[min(places)].id!r}: no verdict"
+                )
         return [answer for answer in found if answer is not None]
 
     def _submit(self, ticket: int, prompt: Prompt, completion: Completion) -> Scored | None:

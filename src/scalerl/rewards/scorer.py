@@ -121,6 +121,11 @@ class Scorer:
         """Tickets submitted and not collected."""
         return self._open
 
+    @property
+    def wait_s(self) -> float:
+        """Seconds in which some pending check gives its verdict, unless the workers hang."""
+        return WAIT_S + self._workers.limit_s
+
     def submit(self, ticket: int, prompt: Prompt, text: str) -> None:
         """Have a completion scored; its ticket comes back from `collect` exactly once.
 
@@ -183,7 +188,7 @@ class Scorer:
             RunError: the workers broke, or gave no verdict by the time when every check has one.
         """
         future = self._start(prompt, text)
-        wait_s = WAIT_S + self._workers.limit_s
+        wait_s = self.wait_s
         deadline = time.monotonic() + wait_s
         while not future.done() and self._code_futures and time.monotonic() < deadline:
             self._drain_code()

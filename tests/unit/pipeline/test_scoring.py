@@ -9,11 +9,12 @@ from pipeline_fakes import make_completion
 from scalerl.algorithm.effective import Rules, assemble, final_reward
 from scalerl.algorithm.length_penalty import LengthPenalty
 from scalerl.config import load_config
-from scalerl.errors import InputError
+from scalerl.errors import InputError, RunError
 from scalerl.messages import Group, Prompt
 from scalerl.pipeline.run import scores_are_waited_for
 from scalerl.pipeline.scoring import Scoring, make_score
 from scalerl.rewards import sandbox_probe
+from scalerl.rewards import scorer as scorer_module
 from scalerl.rewards.scorer import Check, Scorer
 
 SOURCE = """
@@ -83,6 +84,16 @@ def test_who_waits_for_all_of_his_own_leaves_the_others_to_their_asker(scorer):
         assert got.outcome == expected
     [left] = scoring.collect()
     assert (left.completion.group, left.outcome) == (7, "correct")
+
+
+def test_waiting_for_all_verdicts_has_an_end_that_names_what_was_waited_for(scorer, monkeypatch):
+    monkeypatch.setattr(scorer_module, "WAIT_S", 0.0)
+    monkeypatch.setattr(scorer._workers, "limit_s", 0.1)
+    monkeypatch.setattr(scorer._workers, "_hand_out", lambda: None)
+    answers = [(prompt("x", "exact"), written(1)), (prompt("a"), written(1))]
+    reason = r"waited 0 s for the checks of 1 answers, the first to prompt 'a': no verdict"
+    with pytest.raises(RunError, match=reason):
+        Scoring(scorer, decode).score_all(answers)
 
 
 def test_a_right_answer_that_was_cut_off_is_not_passed_but_its_outcome_is_told(scorer):
