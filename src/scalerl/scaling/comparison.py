@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from scalerl.errors import InputError
-from scalerl.scaling.result import Fit, Interval
+from scalerl.scaling.result import Fit, Interval, rebuilt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Self:
-        """The comparison again. Errors: InputError naming the key that is missing."""
+        """The comparison again. Errors: InputError naming the key that is missing or unknown."""
         try:
             run_sd = {**saved["run_sd"]}
             degrees = run_sd.pop("estimated_from")
@@ -98,13 +98,13 @@ class Comparison:
                     Recipe(
                         name=r["name"],
                         fits=tuple(Fit.from_dict(f) for f in r["fits"]),
-                        A=Interval(**r["A"]),
+                        A=rebuilt(Interval, r["A"]),
                     )
                     for r in saved["recipes"]
                 ),
                 verdicts=tuple(saved["verdicts"]),
                 pairs=tuple(_pair(p) for p in saved["pairs"]),
-                run_sd=Interval(**run_sd),
+                run_sd=rebuilt(Interval, run_sd),
                 run_sd_from=degrees,
                 unit=saved["unit"],
             )
@@ -113,7 +113,7 @@ class Comparison:
 
 
 def _pair(saved: dict[str, Any]) -> Pair:
-    fields: dict[str, Any] = {**saved, "paper": PaperRule(**saved["paper"])}
+    again: dict[str, Any] = {**saved, "paper": rebuilt(PaperRule, saved["paper"])}
     for name in ("delta_A", "crossing", "compute_ratio"):
-        fields[name] = Interval(**saved[name])
-    return Pair(**fields)
+        again[name] = rebuilt(Interval, saved[name])
+    return rebuilt(Pair, again)

@@ -1,7 +1,7 @@
 """What a fit returns: frozen, printable, and the same again after JSON."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,7 @@ from scalerl.scaling.sigmoid import Floats, compute_to_target, sigmoid
 Status = Literal["identified", "weak", "not_identified", "unstable", "no_gain"]
 Method = Literal["posterior", "paper", "power-law"]
 R0Mode = Literal["step0", "free", "value"]
+Saved = TypeVar("Saved")
 LEVELS = (0.05, 0.5, 0.95)
 """Quantiles of every interval: 90 % between low and high."""
 
@@ -269,7 +270,7 @@ class Fit:
     def from_dict(cls, saved: dict[str, Any]) -> Self:
         """The fit again; its draws are drawn anew from data and settings, and come out the same.
 
-        Errors: InputError naming the key that is missing.
+        Errors: InputError naming the key that is missing or unknown.
         """
         from scalerl.scaling.fit import redraw
 
@@ -282,24 +283,24 @@ class Fit:
                 n_points=saved["n_points"],
                 unit=saved["unit"],
                 r0_mode=saved["r0_mode"],
-                A=Interval(**saved["A"]),
-                B=Interval(**saved["B"]),
-                C_mid=Interval(**saved["C_mid"]),
-                R0=Interval(**saved["R0"]),
-                reached=Interval(**saved["reached"]),
-                sigma=Interval(**saved["sigma"]),
-                rho=Interval(**saved["rho"]),
+                A=rebuilt(Interval, saved["A"]),
+                B=rebuilt(Interval, saved["B"]),
+                C_mid=rebuilt(Interval, saved["C_mid"]),
+                R0=rebuilt(Interval, saved["R0"]),
+                reached=rebuilt(Interval, saved["reached"]),
+                sigma=rebuilt(Interval, saved["sigma"]),
+                rho=rebuilt(Interval, saved["rho"]),
                 reasons=tuple(saved["reasons"]),
-                predictions=tuple(Prediction(**p) for p in saved["predictions"]),
+                predictions=tuple(rebuilt(Prediction, p) for p in saved["predictions"]),
                 compute_to=tuple(
                     (t["target"], Interval(t["estimate"], t["low"], t["high"]))
                     for t in saved["compute_to"]
                 ),
                 window=(saved["window"][0], saved["window"][1]),
-                least_squares=_parameters(saved["least_squares"]),
-                robust=_parameters(saved["robust"]),
-                power_law=None if saved["power_law"] is None else PowerLaw(**saved["power_law"]),
-                origins=tuple(Origin(**o) for o in saved["origins"]),
+                least_squares=_optional(Parameters, saved["least_squares"]),
+                robust=_optional(Parameters, saved["robust"]),
+                power_law=_optional(PowerLaw, saved["power_law"]),
+                origins=tuple(rebuilt(Origin, o) for o in saved["origins"]),
                 left_out=tuple((p[0], p[1]) for p in saved["left_out"]),
                 data=data,
                 settings=settings,
@@ -311,14 +312,26 @@ class Fit:
         return fit
 
 
-def _parameters(saved: dict[str, float] | None) -> Parameters | None:
-    return None if saved is None else Parameters(**saved)
+def rebuilt(kind: type[Saved], saved: dict[str, Any]) -> Saved:
+    """A dataclass from its saved fields. Errors: KeyError with the missing one; InputError with an
+    unknown one."""
+    known = {f.name: f for f in fields(kind)}  # pyright: ignore[reportArgumentType]
+    for name, f in known.items():
+        if name not in saved and f.default is MISSING:
+            raise KeyError(name)
+    for name in saved:
+        if name not in known:
+            raise InputError(f"saved {kind.__name__}: key {name!r} is unknown")
+    return kind(**saved)
+
+
+def _optional(kind: type[Saved], saved: dict[str, Any] | None) -> Saved | None:
+    return None if saved is None else rebuilt(kind, saved)
 
 
 def _settings_from_dict(saved: dict[str, Any]) -> Settings:
     tuples = ("predict", "targets", "paper_grid")
-    fields: dict[str, Any] = {k: tuple(v) if k in tuples else v for k, v in saved.items()}
-    return Settings(**fields)
+    return rebuilt(Settings, {k: tuple(v) if k in tuples else v for k, v in saved.items()})
 
 
 def _finite(value: ArrayLike) -> float | None:

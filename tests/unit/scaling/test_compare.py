@@ -1,5 +1,6 @@
 """Comparisons, warnings, windows and the F-transform."""
 
+import copy
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from scalerl import scaling
 from scalerl.errors import InputError
 from scalerl.scaling.compare import paper_rule
 from scalerl.scaling.replicates import RUN_SD, run_spread
+from scalerl.scaling.result import Settings
 from scalerl.scaling.sigmoid import sigmoid
 from scalerl.scaling.warn import drawdown, noise_sd
 
@@ -129,6 +131,49 @@ def test_comparison_comes_back_from_json():
     assert again.summary() == result.summary()
     del saved["pairs"]
     with pytest.raises(InputError, match="pairs"):
+        scaling.Comparison.from_dict(saved)
+
+
+def key_paths(saved, path=()):
+    """The path to every key of nested objects; of a list, through its first element."""
+    if isinstance(saved, list):
+        yield from key_paths(saved[0], (*path, 0)) if saved else ()
+    elif isinstance(saved, dict):
+        for key, value in saved.items():
+            yield (*path, key)
+            yield from key_paths(value, (*path, key))
+
+
+def test_a_saved_comparison_or_fit_that_lacks_a_key_is_said_by_that_key():
+    result = scaling.compare([run(60, "x"), run(61, "y", A=0.55)])
+    saved = json.loads(json.dumps(result.to_dict()))
+    fit = saved["recipes"][0]["fits"][0]
+    for recipe in saved["recipes"]:
+        recipe["fits"] = []
+    fit["predictions"] = [dict.fromkeys(scaling.Prediction.__slots__)]
+    fit["compute_to"] = [dict.fromkeys(("target", "estimate", "low", "high"))]
+    repeated = ([], "ranking"), ([], "method")  # said elsewhere too
+    for kind, whole in ((scaling.Comparison, saved), (scaling.Fit, fit)):
+        for *path, key in key_paths(whole):
+            defaults = {
+                "settings": {*Settings.__slots__} - {"r0_mode"},
+                "paper": {"false_positive"},
+            }
+            if (path, key) in repeated or key in defaults.get((path or [""])[-1], ()):
+                continue
+            damaged = copy.deepcopy(whole)
+            holder = damaged
+            for part in path:
+                holder = holder[part]
+            del holder[key]
+            with pytest.raises(InputError, match=f"key '{key}' is missing"):
+                kind.from_dict(damaged)
+
+
+def test_an_unknown_key_of_a_saved_comparison_is_said():
+    saved = scaling.compare([run(60, "x"), run(61, "y", A=0.55)]).to_dict()
+    saved["pairs"][0]["colour"] = "red"
+    with pytest.raises(InputError, match="saved Pair: key 'colour' is unknown"):
         scaling.Comparison.from_dict(saved)
 
 
