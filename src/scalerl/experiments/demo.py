@@ -48,13 +48,15 @@ def fresh(folder: Path) -> Path:
 
 def forecast_table(run: Path) -> str:
     """Fit the first half of a run's compute and hold the forecast against the rest, in words; one
-    line where the first half has too few evaluations, or no gain."""
+    line where the curve cannot be read, or its first half has too few evaluations, or no gain."""
     try:
         curve = scaling.read_curve(run)
         half = FITTED_SHARE * float(curve.compute[-1])
+        if curve.compute[0] > half:
+            return "No forecast: the first half of the compute holds no evaluation after step 0."
         fitted = scaling.fit(curve, r0="step0", max_compute=half)
-    except InputError:
-        return "No forecast: the first half of the compute holds no evaluation after step 0."
+    except InputError as error:  # the run is done and its page written: why is all there is to say
+        return f"No forecast: {error}"
     later = curve.select(curve.compute > half)
     band = fitted.predict(later.compute)
     if not np.isfinite(band.observation_low).all():

@@ -36,6 +36,21 @@ def test_too_few_evaluations_are_said_in_one_line(tmp_path, evaluations):
     assert "nan" not in said
 
 
+def test_a_curve_that_cannot_be_read_is_said_by_its_reason(tmp_path):
+    assert "holds no evaluation after step 0" in forecast_table(curve(tmp_path, 1))
+    file = curve(tmp_path, 20) / "curve.jsonl"
+    whole = file.read_text()
+    file.write_text(re.sub(r'"pass_rate": ', '"pass_rate": 10', whole))
+    said = forecast_table(tmp_path)
+    assert said.startswith("No forecast: ")
+    assert "outside [0, 1]" in said
+    assert "after step 0" not in said
+    file.write_text("".join(whole.splitlines(keepends=True)[1:]))
+    assert "no step-0 evaluation" in forecast_table(tmp_path)
+    file.unlink()
+    assert str(tmp_path) in forecast_table(tmp_path)
+
+
 def test_a_flat_curve_is_said_in_one_line(tmp_path):
     file = curve(tmp_path, 20) / "curve.jsonl"
     file.write_text(re.sub(r'"pass_rate": [0-9.]+', '"pass_rate": 0.05', file.read_text()))
