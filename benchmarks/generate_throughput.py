@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,34 +23,28 @@ import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from scalerl.data.chain import Teacher, make_chain_prompts, supervised_pairs
+from scalerl.config import load_config
+from scalerl.data.chain import make_chain_prompts
 from scalerl.generate.engine import Engine
 from scalerl.generate.sampling import SamplingParams, request_seed
 from scalerl.messages import Request
 from scalerl.model.load import load_model, load_tokenizer
-from scalerl.model.tiny import tiny_model, tiny_tokenizer
-from scalerl.train.sft import SupervisedSettings, Trace, supervise
+from scalerl.pipeline.start import make_start
 
 SAMPLES = 16  # completions a prompt
 NEW_TOKENS = 48
 
 
 def start_model() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The default start model, after 1,600 supervised steps."""
-    tokenizer = tiny_tokenizer()
-    settings = SupervisedSettings(steps=1600, rows=32, lr=4e-3, warmup_steps=40)
-    pairs = supervised_pairs(
-        count=settings.steps * settings.rows, seed=0, teacher=Teacher.make(0), exclude=[]
-    )
-    prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
-    answers = tokenizer([trace + tokenizer.eos_token for _, trace in pairs])["input_ids"]
-    traces = [
-        Trace(prompt_ids=tuple(p), answer_ids=tuple(a))
-        for p, a in zip(prompts, answers, strict=True)
-    ]
-    model = tiny_model(seed=0)
-    supervise(model, traces, settings, seed=0)
-    return model.eval(), tokenizer
+    """The default start model, as a run makes it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_start(load_config(), Path(folder), lambda step, loss: None)
+        return load_model(path).eval(), load_tokenizer(path)
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().split("\n")
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
 
 
 def run_engine(model: PreTrainedModel, requests: list[Request], slots: int, end: int) -> float:
@@ -147,6 +142,7 @@ def main() -> None:
         "parameters": sum(p.numel() for p in model.parameters()),
         "pairs": args.pairs,
         "threads": torch.get_num_threads(),
+        "cpu": cpu_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
