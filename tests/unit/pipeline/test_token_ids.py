@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from scalerl.algorithm.effective import Row, Rules, assemble
-from scalerl.algorithm.losses import make_loss
 from scalerl.messages import Completion, Group, Prompt, Scored
 from scalerl.model.logprobs import token_logprobs
 from scalerl.model.tiny import tiny_model
 from scalerl.pipeline.scoring import Scoring
 from scalerl.rewards.scorer import Checked
 from scalerl.train.batches import PassLimits
-from scalerl.train.step import OptimizerSettings, Trainer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
+
+from train_rows import make_trainer
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 ENTRIES = ["<pad>", "<eos>", *BYTES, "he", "ll", "llo", "hello"]
@@ -91,7 +96,7 @@ def test_a_word_in_two_pieces_is_trained_in_two_pieces() -> None:
     scored = torch.tensor([[False, False, True, True, True]])
     with torch.no_grad():
         expected = token_logprobs(model, ids, scored)[0][scored]
-    seen = make_trainer(model).step(rows[:1], 0)
+    seen = make_trainer(PassLimits(rows=4), model=model).step(rows[:1], 0)
     assert torch.allclose(torch.from_numpy(seen.logp_train), expected, atol=1e-6)
 
 
@@ -110,23 +115,3 @@ def test_half_a_character_at_the_limit_stays_the_byte_that_was_sampled() -> None
     assert read == ["hello\N{REPLACEMENT CHARACTER}", "hello"]
     assert [row.token_ids for row in rows] == [half, (HELLO, END)]
     assert [len(row.logp_gen) for row in rows] == [2, 2]
-
-
-def make_trainer(model: torch.nn.Module) -> Trainer:
-    settings = OptimizerSettings(
-        lr=1e-3,
-        warmup_steps=0,
-        betas=(0.9, 0.95),
-        eps=1e-15,
-        weight_decay=0.0,
-        clip_norm=1.0,
-        skip_budget=0,
-    )
-    return Trainer(
-        model,  # type: ignore[arg-type]
-        make_loss("cispo"),
-        settings,
-        temperature=1.0,
-        fp32_head=True,
-        limits=PassLimits(rows=4),
-    )
