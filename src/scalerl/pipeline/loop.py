@@ -42,7 +42,7 @@ def train(run: Run, listener: Listener, checkpoint: Callable[[Run], object]) -> 
         run.rollouts.take_waits()  # what was waited for since the last step is not this one's
         groups, useless = run.rollouts.take(run.version)
         # At the end of the prompts what is left has no variance: a step that is booked and skipped.
-        taken = [*groups, *useless] or run.rollouts.take_useless()
+        taken = [*groups, *useless] or run.rollouts.groups.take_useless()
         if not taken:
             break
         effective = assemble(taken, run.rules)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from scalerl.algorithm.effective import Rules, has_variance
+from scalerl.algorithm.effective import Rules
 from scalerl.data.curriculum import AllPromptsRetired, PromptStream
 from scalerl.errors import RunError
 from scalerl.messages import (
@@ -38,6 +38,7 @@ from scalerl.messages import (
 )
 from scalerl.pipeline.buffer import Buffer
 from scalerl.pipeline.fleet import START_S, Fleet, Lost, Word, broadcast
+from scalerl.pipeline.groups import Groups
 from scalerl.pipeline.ledger import Ledger
 from scalerl.pipeline.reception import (
     PendingGroup,
@@ -115,14 +116,13 @@ class Rollouts:
         self.stream = stream
         self.ledger = ledger
         self.warn = warn
-        self._rules = rules
         self._settings = settings
         self._score = score
         self._scores = scores
         self._request = request
         self._clock = clock
-        self.pending: dict[int, PendingGroup] = {}
-        self.useless: list[Group] = []  # without variance, under dynamic sampling
+        self.groups = Groups(buffer, stream, rules, dynamic_limit=settings.dynamic_limit)
+        self.pending = self.groups.pending
         self.counters = [Counters() for _ in range(fleet.size)]  # of the living generators
         self.gone = Counters()  # busy and idle seconds, tokens of generators that are no more
         self.next_group = 0
@@ -153,19 +153,14 @@ class Rollouts:
         def ready() -> bool:
             self.admit(version)
             taken.extend(self.buffer.take(version, closing=self.exhausted) or ())
-            self._check_dynamic_limit()
+            self.groups.check_dynamic_limit()
             return bool(taken) or (self.exhausted and not self.buffer.untrained)
 
         self.poll(0.0)  # what came during the last step decides what is worth starting now
         self._await(ready, f"groups for step {version + 1}")
         if not taken:  # the end of the prompts: there is no step for the useless ones to go into
             return [], []
-        return taken, self.take_useless()
-
-    def take_useless(self) -> list[Group]:
-        """Groups without variance that no step will take, at the end of the prompts."""
-        useless, self.useless = self.useless, []
-        return useless
+        return taken, self.groups.take_useless()
 
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """Push weights to every generator; completions in flight go on with them."""
@@ -210,10 +205,10 @@ class Rollouts:
             except AllPromptsRetired:  # a defined end: what is under way is still trained
                 self.exhausted = True
                 break
-            generator = self._least_busy()
+            owed = self.groups.owed(self.fleet.size)
+            generator = owed.index(min(owed))
             group = PendingGroup(index, prompt, version, generator, self._settings.completions)
-            self.buffer.admit(group.index, version)
-            self.pending[group.index] = group
+            self.groups.admit(group)
             submit.setdefault(generator, []).extend(self._requests(group))
         for generator, requests in submit.items():
             self.fleet.send(generator, Submit(requests=tuple(requests)))
@@ -222,7 +217,7 @@ class Rollouts:
         """Take in scores and what the generators say, waiting at most `timeout_s` for the first."""
         came = self._scores()
         for scored in came:
-            self._put(self.pending[scored.completion.group], scored.completion, scored)
+            self.groups.put(self.pending[scored.completion.group], scored.completion, scored)
         self._progress += len(came)
         asked, evaluating = self._clock(), self._evaluation is not None
         words = self.fleet.poll(0.0 if came else timeout_s)
@@ -245,17 +240,11 @@ class Rollouts:
     @property
     def waiting_tokens(self) -> int:
         """Tokens of delivered completions that no step has taken."""
-        whole = sum(len(s.completion.token_ids) for g in self.held_groups() for s in g.completions)
-        return whole + self.partial_tokens
-
-    @property
-    def partial_tokens(self) -> int:
-        """Tokens of delivered completions whose group is not finished."""
-        return sum(p.tokens for p in self.pending.values())
+        return self.groups.tokens
 
     def held_groups(self) -> tuple[Group, ...]:
         """Finished groups that no step has taken."""
-        return (*self.buffer.finished, *self.useless)
+        return self.groups.held()
 
     def close_ledger(self) -> dict[str, int]:
         """The token account at this moment; raises LedgerError if it does not close."""
@@ -275,14 +264,6 @@ class Rollouts:
             busy_s=self.gone.busy_s + last.busy_s,
             idle_s=self.gone.idle_s + last.idle_s,
         )
-
-    def hold_again(self, groups: Sequence[Group]) -> None:
-        """Groups that were finished when a checkpoint was made wait to be trained."""
-        for group in groups:
-            if self._is_useless(group):
-                self.useless.append(group)
-            else:
-                self.buffer.restore(group)
 
     # What the generators say.
 
@@ -329,31 +310,13 @@ class Rollouts:
         self.duplicates += len(word.completions) - len(awaited)
         for completion in awaited:
             group = self.pending[completion.group]
-            self._put(group, completion, self._score(group.prompt, completion))
+            self.groups.put(group, completion, self._score(group.prompt, completion))
         if (now.tokens_generated, now.evaluation_s) != (
             before.tokens_generated,
             before.evaluation_s,
         ):
             self._progress += 1
         return None
-
-    def _put(self, group: PendingGroup, completion: Completion, scored: Scored | None) -> None:
-        group.deliver(completion, scored)
-        if group.finished:
-            self._finish(self.pending.pop(group.index))
-
-    def _finish(self, pending: PendingGroup) -> None:
-        group = Group(
-            index=pending.index,
-            prompt=pending.prompt,
-            admitted_version=pending.version,
-            completions=tuple(s for s in pending.samples if s is not None),
-        )
-        self.stream.record(group.prompt.id, group.pass_rate)
-        self.buffer.finish(group)
-        if self._is_useless(group):
-            self.buffer.drop(group.index)
-            self.useless.append(group)
 
     def _replace(self, generator: int, reason: str) -> None:
         """A generator is gone: what it had not delivered is discarded and asked for again, from
@@ -383,14 +346,10 @@ class Rollouts:
         if requests := [r for p in mine for r in self._requests(p)]:
             self.fleet.send(generator, Submit(requests=tuple(requests)))
 
-    def _is_useless(self, group: Group) -> bool:
-        """Dynamic sampling replaces a group without variance."""
-        return self._rules.zero_variance == "dynamic" and not has_variance(group, self._rules)
-
     # Arithmetic and deadlines.
 
     def _appetite(self) -> int:
-        outstanding = sum(len(p.missing) for p in self.pending.values())
+        outstanding = sum(self.groups.owed(self.fleet.size))
         slots = self.fleet.size * self._settings.slots
         return self.buffer.appetite(outstanding, slots, self._settings.completions)
 
@@ -403,22 +362,6 @@ class Rollouts:
         prompt = self.stream.draw()
         self.next_group += 1
         return self.next_group - 1, prompt
-
-    def _least_busy(self) -> int:
-        load = [0] * self.fleet.size
-        for pending in self.pending.values():
-            load[pending.generator] += len(pending.missing)
-        return load.index(min(load))
-
-    def _check_dynamic_limit(self) -> None:
-        limit = self._settings.dynamic_limit * self.buffer.groups
-        if len(self.useless) > limit:
-            raise RunError(
-                f"dynamic sampling drew {len(self.useless)} groups without variance for one step "
-                f"(algorithm.dynamic_limit = {self._settings.dynamic_limit} × "
-                f"{self.buffer.groups}): every prompt seems always right or always wrong; use "
-                "algorithm.zero_variance = 'filter', or other prompts"
-            )
 
     def _await(self, done: Callable[[], bool], awaited: str, *, stoppable: bool = True) -> None:
         """The only wait. A poll counts as one second at most, so that a job that was stopped, or a

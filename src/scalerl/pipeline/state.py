@@ -234,7 +234,7 @@ def _put_back(rollouts: Rollouts, state: RolloutState) -> None:
     rollouts.stream.restore(state.stream)  # pending visits are still pending there
     rollouts.ledger, rollouts.gone = state.ledger, state.gone
     rollouts.next_group, rollouts.duplicates = state.next_group, state.duplicates
-    rollouts.hold_again(state.finished)
+    rollouts.groups.hold_again(state.finished)
 
 
 def fingerprint(prompts: Sequence[Prompt]) -> str:
