@@ -75,10 +75,21 @@ def test_a_run_that_is_asked_for_is_read_although_another_cannot_be(tmp_path):
 # --- scales ---------------------------------------------------------------------------------------
 
 
-def test_fractions_are_not_taken_for_per_cent(tmp_path):
-    path = table(tmp_path / "a.csv", "gpu_hours,pass_rate", zip(C, Y, strict=True))
-    with pytest.raises(InputError, match=r"a\.csv:13: 'pass_rate' is at most 0.51.*fractions"):
+def test_per_cent_of_a_hard_task_are_read_as_the_user_said(tmp_path):
+    rates = np.linspace(0.2, 0.9, 12)
+    path = table(tmp_path / "a.csv", "gpu_hours,pass_rate", zip(C, rates, strict=True))
+    curve = scaling.read_curve(path, scale="percent")
+    np.testing.assert_allclose(curve.pass_rate, rates / 100)
+    assert "none is above 1: 'pass_rate' is at most 0.9 %" in notes(curve)
+
+
+@pytest.mark.parametrize("column", ["pass_fraction", "val/Share passed"])
+def test_fractions_by_name_are_not_taken_for_per_cent(tmp_path, column):
+    path = table(tmp_path / "a.csv", f"gpu_hours,{column}", zip(C, Y, strict=True))
+    with pytest.raises(InputError, match=r"a\.csv:13: .* is at most 0.51.*fractions"):
         scaling.read_curve(path, scale="percent")
+    path = table(tmp_path / "b.csv", f"gpu_hours,{column}", zip(C, 100 * Y, strict=True))
+    np.testing.assert_allclose(scaling.read_curve(path, scale="percent").pass_rate, Y)
 
 
 def test_rounding_just_above_1_is_1(tmp_path):
@@ -87,11 +98,14 @@ def test_rounding_just_above_1_is_1(tmp_path):
     assert scaling.read_curve(path).pass_rate[-1] == 1.0
 
 
-def test_truncation_rates_outside_0_to_1_are_refused_by_row(tmp_path):
+def test_truncation_rates_outside_0_to_1_are_left_out_with_a_note(tmp_path):
     rows = [(c, y, 5.0 if i == 3 else 0.02) for i, (c, y) in enumerate(zip(C, Y, strict=True))]
     path = table(tmp_path / "a.csv", "gpu_hours,pass_rate,truncation_rate", rows)
-    with pytest.raises(InputError, match=r"a\.csv:5: 'truncation_rate' is 5, outside \[0, 1\]"):
-        scaling.read_curve(path)
+    curve = scaling.read_curve(path)
+    assert curve.truncation_rate is None
+    assert curve.pass_rate.tolist() == Y.tolist()
+    said = "a.csv:5: 'truncation_rate' is 5, outside [0, 1] (1 such rows: line 5); the column was"
+    assert said in notes(curve)
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e3, 1e9])
@@ -102,6 +116,25 @@ def test_unix_time_is_no_compute(tmp_path, unit):
         scaling.read_curve(path, compute="_timestamp")
     path = table(tmp_path / "b.csv", "tokens,pass_rate", zip(C * 1e9, Y, strict=True))
     assert scaling.read_curve(path).compute[0] == 1e9
+
+
+def test_a_count_in_the_range_of_unix_time_is_compute_where_the_user_says_so(tmp_path):
+    tokens = np.linspace(2.0e9, 2.15e9, 12)
+    path = table(tmp_path / "a.csv", "tokens,pass_rate", zip(tokens, Y, strict=True))
+    assert scaling.read_curve(path, compute="tokens").compute.tolist() == tokens.tolist()
+    with pytest.raises(InputError, match=r"'tokens' is 2000000000 .*if it is, name it with"):
+        scaling.read_curve(path)
+    header = "Step,r1 - tokens,r1 - val/acc"
+    rows = [(i, *row) for i, row in enumerate(zip(tokens, Y, strict=True), 1)]
+    path = table(tmp_path / "w.csv", header, rows)
+    assert scaling.read_curve(path, compute="tokens").compute.tolist() == tokens.tolist()
+
+
+@pytest.mark.parametrize("column", ["wall_time", "Timestamp", "val/unix", "time (s)"])
+def test_a_column_named_for_a_time_of_day_is_no_compute_although_it_was_named(tmp_path, column):
+    path = table(tmp_path / "a.csv", f"{column},pass_rate", zip(1.7e9 + 60 * C, Y, strict=True))
+    with pytest.raises(InputError, match="Unix time, not compute; choose another column"):
+        scaling.read_curve(path, compute=column)
 
 
 def test_notes_name_their_rows(tmp_path):

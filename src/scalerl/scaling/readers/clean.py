@@ -25,10 +25,11 @@ def clean(
     """The curve of one series of a table.
 
     Rows of superseded attempts, repeated headers and rows without a pass rate are dropped with a
-    note; a pass rate without compute takes the last known compute of an earlier step. Refused with
-    the line: text where a number belongs, compute below 0 or in Unix time, a clock that restarts
-    (`restarts` adds the parts up, or sorts), pass rates outside [0, 1] (`scale` converts per cent
-    and ±1), truncation rates outside [0, 1]. Errors: InputError; also when no point is left.
+    note, and so is a truncation rate that goes outside [0, 1]; a pass rate without compute takes
+    the last known compute of an earlier step. Refused with the line: text where a number belongs,
+    compute below 0 or in Unix time, a clock that restarts (`restarts` adds the parts up, or sorts),
+    pass rates outside [0, 1] (`scale` converts per cent and ±1). Errors: InputError; also when no
+    point is left.
     """
     rows = Rows(table, series)
     _drop_repeated_headers(rows)

@@ -77,6 +77,8 @@ class Series:
     step: str | None = None
     rows: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
+    compute_given: bool = False
+    """Whether the user named the compute column."""
 
 
 def find_series(
@@ -113,6 +115,7 @@ def find_series(
             step=step,
             rows=rows,
             notes=(*chosen, *notes),
+            compute_given=compute is not None,
         )
         for group, rows in groups
     ]
@@ -288,6 +291,7 @@ def _wandb_series(
                 reward=column,
                 step=step,
                 notes=tuple(notes),
+                compute_given=compute is not None,
             )
         )
     return out
