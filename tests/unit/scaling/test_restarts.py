@@ -114,6 +114,29 @@ def test_shuffled_rows_are_sorted_with_a_note_that_names_them(tmp_path, with_ste
     assert "first at line" in notes(curve)
 
 
+def test_a_swapped_pair_is_sorted_where_every_step_agrees(tmp_path):
+    order = [0, 1, 3, 2, *range(4, 12)]
+    clock, rates = np.arange(12) + 1.0, np.array(RATES)[order]
+    columns = {"step": 10 * (clock[order]), "gpu_hours": clock[order], "pass_rate": rates}
+    curve = scaling.read_curve(table(tmp_path / "a.csv", **columns))
+    assert curve.pass_rate.tolist() == RATES
+    assert curve.step.tolist() == (10 * clock).tolist()
+    said = (
+        "rows out of order were sorted by 'gpu_hours', with which 'step' agrees; it falls 1 times"
+    )
+    assert f"{said}, first at line 5" in notes(curve)
+    # without steps, or with those of a restart, nothing says that this is no restart
+    for steps in (None, [10, 20, 40, 20, *range(50, 130, 10)], [*range(10, 130, 10)]):
+        some = {k: v for k, v in columns.items() if k != "step"}
+        if steps is not None:
+            some["step"] = steps
+        with pytest.raises(InputError, match=r"a\.csv:5: 'gpu_hours' falls"):
+            scaling.read_curve(table(tmp_path / "a.csv", **some))
+    same = {**columns, "gpu_hours": [1, 2, 4, 2, *range(5, 13)]}  # compute begins again at a value
+    with pytest.raises(InputError, match=r"a\.csv:5: 'gpu_hours' falls"):
+        scaling.read_curve(table(tmp_path / "a.csv", **same))
+
+
 def test_shuffled_rows_whose_steps_disagree_are_refused(tmp_path):
     order = np.random.default_rng(0).permutation(12)
     path = table(tmp_path / "a.csv", step=order[::-1], gpu_hours=order + 1, pass_rate=RATES)

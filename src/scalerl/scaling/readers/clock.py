@@ -39,9 +39,10 @@ def in_order(
 ) -> tuple[Floats, Floats | None, np.ndarray]:
     """(compute, step, part) of the rows in file order; `part` counts how often a clock restarted.
 
-    Compute that falls is refused with both lines, unless rows are shuffled and the steps agree; so
-    is a step that falls where compute goes on. `add` adds the parts of both up; `sort` takes the
-    rows for what they say. Errors: InputError.
+    Compute that falls is refused with both lines, unless rows are shuffled and the steps agree, or
+    every row has a step and a compute of its own and both give one order: a restart repeats some.
+    A step that falls where compute goes on is refused too. `add` adds the parts of both up; `sort`
+    takes the rows for what they say. Errors: InputError.
     """
     down = falls(compute)
     stepped = step if step is not None and bool(np.isfinite(step).all()) else None
@@ -49,12 +50,19 @@ def in_order(
     name, none = rows.series.compute, np.zeros(len(compute), int)
     if not len(down) and not len(back):
         return compute, step, none
-    if restarts != "add" and len(down) and shuffled(compute) and _agree(compute, stepped):
-        rows.notes.append(
-            f"rows are in no order and were sorted by {name!r}; it falls {len(down)} times, "
-            f"first at {rows.line(int(down[0]))}"
-        )
-        return compute, step, none
+    if restarts != "add" and len(down):
+        said = None
+        if shuffled(compute) and _agree(compute, stepped):
+            said = f"rows are in no order and were sorted by {name!r}"
+        elif stepped is not None and _one_order(compute, stepped):
+            said = (
+                f"rows out of order were sorted by {name!r}, with which {rows.series.step!r} agrees"
+            )
+        if said is not None:
+            rows.notes.append(
+                f"{said}; it falls {len(down)} times, first at {rows.line(int(down[0]))}"
+            )
+            return compute, step, none
     if restarts == "refuse":
         raise InputError(_refusal(rows, compute, stepped, down, back))
     part = np.cumsum(np.isin(np.arange(len(compute)), down))
@@ -89,6 +97,12 @@ def _agree(compute: Floats, step: Floats | None) -> bool:
     steps, along = step[order], compute[order]
     again = (np.diff(steps) == 0) & (np.diff(along) != 0)
     return not len(falls(along)) and not again.any()
+
+
+def _one_order(compute: Floats, step: Floats) -> bool:
+    """Whether no step and no compute occurs twice, and both put the rows in the same order."""
+    order = np.argsort(step)
+    return bool((np.diff(step[order]) > 0).all() and (np.diff(compute[order]) > 0).all())
 
 
 def _refusal(
