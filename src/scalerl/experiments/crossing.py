@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.scaling.posterior import normal_scores
+from scalerl.scaling.draws import normal_scores
 from scalerl.scaling.replicates import RunSpread, equal_draws
 from scalerl.scaling.result import Fit
 from scalerl.scaling.sigmoid import Floats

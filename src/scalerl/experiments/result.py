@@ -24,8 +24,8 @@ from scalerl.experiments.result_table import amount, table
 from scalerl.pipeline.records import current_rows
 from scalerl.scaling.compare import SURE, Comparison, Pair, compare
 from scalerl.scaling.curve import Curve
+from scalerl.scaling.draws import normal_scores
 from scalerl.scaling.fit import fit
-from scalerl.scaling.posterior import normal_scores
 from scalerl.scaling.readers.read import read_curve
 from scalerl.scaling.replicates import RUN_SPEED_SD, RunSpread, equal_draws, run_spread
 from scalerl.scaling.result import Fit, Interval

@@ -10,10 +10,10 @@ import numpy as np
 from scalerl.errors import InputError
 from scalerl.scaling.comparison import Comparison, Pair, PaperRule, Recipe
 from scalerl.scaling.curve import Curve
+from scalerl.scaling.draws import Draws, normal_scores
 from scalerl.scaling.fit import fit
 from scalerl.scaling.least_squares import solve
 from scalerl.scaling.methods import observed
-from scalerl.scaling.posterior import Draws, normal_scores
 from scalerl.scaling.replicates import (
     RUN_SPEED_SD,
     RunSpread,

@@ -8,9 +8,10 @@ import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
+from scalerl.scaling.draws import Draws
 from scalerl.scaling.least_squares import PointFits, solve
 from scalerl.scaling.methods import Core, fit_paper, fit_power_law, observed
-from scalerl.scaling.posterior import Draws, Observed, draw
+from scalerl.scaling.posterior import Observed, draw
 from scalerl.scaling.result import (
     Fit,
     Interval,

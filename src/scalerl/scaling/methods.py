@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalerl.scaling.curve import Curve
+from scalerl.scaling.draws import Draws
 from scalerl.scaling.paper import grid_fit, power_law
-from scalerl.scaling.posterior import Draws, Observed
+from scalerl.scaling.posterior import Observed
 from scalerl.scaling.result import Origin, Parameters, PowerLaw, Settings, Status
 from scalerl.scaling.sigmoid import Floats
 from scalerl.scaling.verdict import FEW_POINTS, no_gain

@@ -8,8 +8,8 @@ import numpy as np
 
 from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
+from scalerl.scaling.draws import normal_scores
 from scalerl.scaling.fit import fit
-from scalerl.scaling.posterior import normal_scores
 from scalerl.scaling.replicates import RunSpread, equal_draws, recipe_ceiling, run_spread
 from scalerl.scaling.result import Fit, Interval
 from scalerl.scaling.sigmoid import Floats

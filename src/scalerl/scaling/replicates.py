@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalerl.scaling.posterior import Draws, normal_scores
+from scalerl.scaling.draws import Draws, normal_scores
 from scalerl.scaling.result import Fit, Interval
 from scalerl.scaling.sigmoid import Floats
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from scalerl.errors import InputError
 from scalerl.scaling.curve import Curve
-from scalerl.scaling.posterior import Draws, normal_scores
+from scalerl.scaling.draws import Draws, normal_scores
 from scalerl.scaling.sigmoid import Floats, compute_to_target, sigmoid
 
 Status = Literal["identified", "weak", "not_identified", "unstable", "no_gain"]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from scalerl.scaling.posterior import Draws, Observed, draw, normal_scores
+from scalerl.scaling.draws import Draws, normal_scores
+from scalerl.scaling.posterior import Observed, draw
 from scalerl.scaling.result import Interval, Origin, Status
 from scalerl.scaling.sigmoid import Floats
 from scalerl.scaling.special import linspace, ndtr
