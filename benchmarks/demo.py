@@ -102,7 +102,7 @@ def measure(folder: Path, *configs: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="JSON file for the figures")
     arguments = parser.parse_args()
     figures: dict[str, Any] = {"targets": TARGETS, "load_before": round(os.getloadavg()[0], 2)}
