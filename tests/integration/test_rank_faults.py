@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import rank_lives
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from training_runs import Settings, Watch, raw_rows, rows
 
 from scalerl.errors import RunError
@@ -110,6 +112,19 @@ def test_what_fails_in_a_step_of_rank_0_keeps_its_own_words(
     with pytest.raises(RuntimeError) as raised:
         run_new(settings(*RANKS), tmp_path / "run", Watch(), starts=tmp_path)
     assert raised.value is fault
+
+
+def test_a_disk_that_is_full_is_told_as_with_one_process(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", full)
+    reason = r"step-000002: the checkpoint could not be written .*rank 0: .*No space left"
+    with pytest.raises(RunError, match=reason):
+        run_new(settings(*RANKS), tmp_path / "run", Watch(), starts=tmp_path)
+    assert not list((tmp_path / "run" / "checkpoints").iterdir())
 
 
 def test_what_a_backend_says_of_its_own_failure_is_no_certain_loss() -> None:

@@ -19,11 +19,20 @@ SHARDS = "optimizer"  # folder, of a sharded one
 
 
 def write_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Called by every rank with its own shards (DTensors, or equal whole tensors)."""
+    """Called by every rank with its own shards (DTensors, or equal whole tensors).
+
+    Raises:
+        OSError: some rank could not write its own.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    save(dict(tensors), storage_writer=FileSystemWriter(folder))
+    try:
+        save(dict(tensors), storage_writer=FileSystemWriter(folder))
+    except CheckpointException as error:  # which is no Exception, and tells of every rank
+        rank, (fault, _) = min(error.failures.items(), key=lambda failure: failure[0])
+        raise OSError(f"{folder}: rank {rank}: {fault}") from error
 
 
 def read_shards(folder: Path) -> dict[str, Tensor]:
