@@ -52,7 +52,7 @@ def test_verdicts_are_shown(folder: Path, tmp_path: Path, width: int) -> None:
         rows = browser.js(
             "[...document.querySelectorAll('#study-table tbody tr')].map((r) => r.textContent)"
         )
-        assert len(rows) == 3
+        assert len(rows) == 2
         assert "▲ raises the ceiling" in rows[1]
         assert HOSTILE in rows[1]
         assert "owned" not in browser.js("document.title")
@@ -60,7 +60,9 @@ def test_verdicts_are_shown(folder: Path, tmp_path: Path, width: int) -> None:
         assert "NaN" not in browser.js("document.body.innerHTML")
         assert browser.js("document.querySelector('#x').value") == "flops"  # the study's own
         assert browser.js("document.documentElement.dataset.shows").startswith("flops ")
-        assert "later evaluations" in browser.js("document.querySelector('#study').textContent")
+        told = browser.js("document.querySelector('#study').textContent")
+        assert "later evaluations" in told
+        assert "same computed the same as scalerl, evaluation by evaluation" in told
 
 
 def test_a_page_of_runs_has_no_verdicts(folder: Path, tmp_path: Path) -> None:
