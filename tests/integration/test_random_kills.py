@@ -35,7 +35,8 @@ def test_thirty_kills_at_any_moment_lose_nothing(tmp_path: Path) -> None:
     assert seen["curve_in_order"]
     assert seen["groups_trained_twice"] == 0
     assert not seen["groups_missing_beyond_the_newest"]
-    assert seen["epochs_that_are_permutations"] == seen["epochs_whole"] >= 1
+    assert seen["epochs_that_are_permutations"] == seen["epochs_whole"]
+    assert seen["epochs_whole"] >= seen["steps"] // 40  # thirty steps are one
     assert seen["staleness_max"] <= 4
     assert seen["steps_with_open_ledger"] == 0
     assert seen["shared_memory_left"] == 0
