@@ -81,10 +81,9 @@ def launch(folder: Path, *, resume: bool) -> int:
         words = ["train", str(folder / "settings.toml"), "--plain"]
         words += ["--run-dir", str(folder / "run"), *(["--resume"] if resume else [])]
         code = main(words)
-    except BaseException:
-        traceback.print_exc()
-        raise
-    finally:
+    finally:  # a fork must never return into its parent's code, whatever happened
+        if sys.exc_info()[1] is not None:
+            traceback.print_exc()  # into the log; the exit code 99 ends the benchmark
         os._exit(code)
 
 

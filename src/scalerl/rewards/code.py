@@ -229,7 +229,7 @@ class CodePool:
                     ticket, text, tests = item
                     outcome, detail = self._check(sandbox, text, tests)
                     self._done.put(Checked(ticket=ticket, outcome=outcome, detail=detail))
-        except BaseException as error:  # `collect` raises it where the caller sees it
+        except Exception as error:  # tolerates nothing: `collect` raises it in the run's thread
             self._done.put(error)
             raise
 

@@ -53,7 +53,9 @@ def answer(job: Job) -> dict[str, Any]:
         return {"outcome": "error", "reason": "out of memory"}
     except RecursionError:
         return {"outcome": "error", "reason": "nested too deeply"}
-    except Exception as error:  # noqa: BLE001 a scorer of somebody else may raise anything
+    # Tolerates whatever a scorer of somebody else raises: this check's verdict is `error`, with the
+    # reason, and the run counts and reports it.
+    except Exception as error:  # noqa: BLE001
         return {"outcome": "error", "reason": f"{type(error).__name__}: {error}"[:300]}
 
 

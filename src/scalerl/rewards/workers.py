@@ -172,7 +172,9 @@ class Workers:
                     else:
                         self._hear(key.data)
                 self._enforce()
-        except Exception as error:  # noqa: BLE001 whoever waits or asks is told
+        # Tolerates nothing: a thread's exception reaches nobody, so it is kept and raised as the
+        # cause of a RunError by whoever waits or asks next.
+        except Exception as error:  # noqa: BLE001
             self._fault = error
             self._broken = f"the reward workers broke: {type(error).__name__}: {error}"
         finally:

@@ -230,13 +230,11 @@ class ShardedTrainer(Trainer):
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
-        """A command that all ranks take part in."""
-        try:
-            with lost_ranks():
-                yield
-        except BaseException:
-            self._torn = True
-            raise
+        """A command that all ranks take part in; torn until all of it is done."""
+        self._torn = True
+        with lost_ranks():
+            yield
+        self._torn = False
 
     def _tell(self, command: Command) -> None:
         for rank in range(1, self.ranks):
